@@ -1,0 +1,133 @@
+"""Who may run a case, and why not: decisions are data, recorded first and filtered after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm_adapter.operators import FactValue, Operator
+
+Rule = tuple[FactValue, ...] | Mapping[str, float]
+"""What `limits` says of one fact: one of these values, or bounds (min, max, multiple_of)."""
+
+UNCONCERNED = "this entry does not concern the case"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorEntry:
+    """One declaration of coverage; several may stand for one operator."""
+
+    support: str
+    pointer: str
+    dtypes: tuple[str, ...] = ()
+    limits: Mapping[str, Rule] = field(default_factory=dict)
+    form: str = "kernel"
+    run: str | None = None
+    plan: str | None = None
+    prepare_weights: str | None = None
+    supports: str | None = None
+    variant: str | None = None
+    first_version: str | None = None
+
+    @property
+    def declares(self) -> bool:
+        """Whether the entry can accept a case at all."""
+        return self.support in ("full", "versioned")
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The entry runs the case; `when` gives, for each step fact, the values it accepts."""
+
+    pointer: str
+    when: Mapping[str, tuple[FactValue, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The entry does not run the case: `got` was seen where `need` is declared."""
+
+    reason: str
+    pointer: str
+    got: Any
+    need: Any
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.pointer}: got {self.got!r}, need {self.need!r})"
+
+
+Decision = Accept | Reject
+
+
+def holds(rule: Rule, got: FactValue) -> bool:
+    """Whether a value keeps a rule: one of a tuple, or all of min, max and multiple_of."""
+    if isinstance(rule, tuple):
+        return any(
+            got == want and isinstance(got, bool) == isinstance(want, bool) for want in rule
+        )
+    if isinstance(got, (bool, str)):
+        return False
+    tests = {
+        "min": lambda bound: got >= bound,
+        "max": lambda bound: got <= bound,
+        "multiple_of": lambda bound: got % bound == 0,
+    }
+    return all(tests[word](bound) for word, bound in rule.items())
+
+
+def decide(operator: Operator, entry: OperatorEntry, facts: Mapping[str, FactValue]) -> Decision:
+    """What one descriptor entry says of a case.
+
+    `facts` holds the dtype under "dtype" and every bind fact. A step fact may be given too, and
+    then has to hold; where it is missing, the accepted values are returned in `Accept.when`.
+    """
+    if not entry.declares:
+        return _refusal(operator, entry, facts)
+    if facts["dtype"] not in entry.dtypes:
+        return Reject(
+            "dtype not declared", f"{entry.pointer}/dtypes", facts["dtype"], list(entry.dtypes)
+        )
+    when: dict[str, tuple[FactValue, ...]] = {}
+    for name, fact in operator.facts.items():
+        rule = entry.limits.get(name, {} if fact.off is None else (fact.off,))
+        pointer = f"{entry.pointer}/limits/{name}"
+        if fact.step and name not in facts:
+            when[name] = tuple(value for value in fact.samples if holds(rule, value))
+            if not when[name]:
+                return Reject(f"no {name} is declared", pointer, None, _plain(rule))
+        elif not holds(rule, facts[name]):
+            return Reject(f"{name} outside its limits", pointer, facts[name], _plain(rule))
+    return Accept(entry.pointer, when)
+
+
+def decide_all(
+    operator: Operator, entries: Sequence[OperatorEntry], facts: Mapping[str, FactValue]
+) -> list[Decision]:
+    """One decision an entry, in the descriptor's order."""
+    return [decide(operator, entry, facts) for entry in entries]
+
+
+def headline(decisions: Sequence[Decision]) -> Reject | None:
+    """The refusal that says most: a support word that names the case, before a broken limit."""
+    rejects = [d for d in decisions if isinstance(d, Reject)]
+    named = [d for d in rejects if d.pointer.endswith("/support") and d.reason != UNCONCERNED]
+    others = [d for d in rejects if d.reason != UNCONCERNED]
+    return next(iter(named or others or rejects), None)
+
+
+def _refusal(operator: Operator, entry: OperatorEntry, facts: Mapping[str, FactValue]) -> Reject:
+    """An entry that declares nothing supplies the reason for the cases that its limits name."""
+    pointer = f"{entry.pointer}/support"
+    concerned = (not entry.dtypes or facts["dtype"] in entry.dtypes) and all(
+        name not in facts or holds(rule, facts[name]) for name, rule in entry.limits.items()
+    )
+    if not concerned:
+        return Reject(UNCONCERNED, pointer, entry.support, "full")
+    named = ", ".join(f"{name} = {facts.get(name)!r}" for name in entry.limits)
+    what = f"{operator.name} with {named}" if named else operator.name
+    return Reject(f"{what} is declared {entry.support}", pointer, entry.support, "full")
+
+
+def _plain(rule: Rule) -> Any:
+    return list(rule) if isinstance(rule, tuple) else dict(rule)

@@ -1,0 +1,252 @@
+"""An adapter's `adapter.json`: read and matched without importing any of its code.
+
+The checks here are plain Python, for `list`, `--help` and the vLLM broker; `vllm-adapter
+validate` uses the JSON Schema. A property test shows that both agree.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from vllm_adapter.errors import ManifestError
+
+SCHEMA_NAME: Final = "vllm-adapter/manifest"
+SCHEMA_VERSION: Final = (1, 0)
+API_VERSION: Final = (1, 0)
+"""The plug-in interface of this core, that a manifest's `api` range is held against."""
+
+RESERVED_NAMES: Final = frozenset(
+    {"op", "overloads", "default", "out", "selected", "torch"} | set(keyword.kwlist)
+)
+MATCH_KEYS: Final = (
+    "pci_vendor",
+    "pci_device",
+    "pci_class",
+    "device_node",
+    "machine",
+    "os",
+    "kernel_module",
+)
+LIST_KEYS: Final = frozenset({"pci_device", "pci_class", "machine", "os"})
+_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
+_TERM = re.compile(r"(>=|<=|==|!=|>|<)\s*(\d+)(?:\.(\d+))?\Z", re.ASCII)
+_HEX = re.compile(r"[0-9a-f]{4}\Z")
+_CLASS = re.compile(r"0x[0-9a-f]{4}(?:[0-9a-f]{2})?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSection:
+    """How the adapter's device is reached: a torch device type, or a C library."""
+
+    torch_type: str | None = None
+    torch_module: str | None = None
+    library: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One adapter.json. `path` is the file; `device` is None for a kernels-only adapter."""
+
+    name: str
+    vendor: str
+    api: str
+    path: Path
+    device: DeviceSection | None = None
+    match: Sequence[Mapping[str, Any]] = ()
+    capabilities: str = "capabilities/*.json"
+    plugin: str | None = None
+    emulated: bool = False
+
+    def capability_files(self) -> list[Path]:
+        """The descriptors' files, in the order in which they are tried."""
+        return sorted(self.path.parent.glob(self.capabilities))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Reads and checks an adapter.json.
+
+    Raises:
+        ManifestError: missing, not JSON, or the first rule that it breaks.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ManifestError(
+            f"cannot read {path}: {error.strerror}",
+            hint="an adapter keeps adapter.json in its top-level package",
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(
+            f"{path} is not JSON: {error}", hint="run `vllm-adapter validate` on the file"
+        ) from None
+    faults = check_manifest(raw)
+    if faults:
+        raise ManifestError(
+            f"{path}: {faults[0]}",
+            hint="run `vllm-adapter validate` on the file to see every fault",
+        )
+    device = raw.get("device")
+    return Manifest(
+        name=raw["name"],
+        vendor=raw["vendor"],
+        api=raw["api"],
+        path=path,
+        device=DeviceSection(**{k: device[k] for k in _DEVICE_KEYS if k in device})
+        if device
+        else None,
+        match=raw.get("match", ()),
+        capabilities=raw.get("capabilities", "capabilities/*.json"),
+        plugin=raw.get("plugin"),
+        emulated=raw.get("emulated", False),
+    )
+
+
+_DEVICE_KEYS: Final = ("torch_type", "torch_module", "library")
+_KEYS: Final[Mapping[str, Callable[[Any], str | None]]] = {
+    "schema": lambda v: _check_schema(v),
+    "name": lambda v: check_name(v),
+    "vendor": lambda v: _is_text(v),
+    "api": lambda v: _check_api(v),
+    "device": lambda v: _check_device(v),
+    "match": lambda v: check_match(v),
+    "capabilities": lambda v: _check_glob(v),
+    "plugin": lambda v: _check_pattern(v, _DOTTED, "module:Class"),
+    "emulated": lambda v: None if isinstance(v, bool) else "must be true or false",
+}
+_REQUIRED: Final = ("schema", "name", "vendor", "api")
+
+
+def check_manifest(raw: Any) -> list[str]:
+    """Every rule that parsed JSON breaks, one sentence each; an empty list is a good manifest."""
+    if not isinstance(raw, dict):
+        return ["the manifest is not a JSON object"]
+    faults = [f"/{key} is missing" for key in _REQUIRED if key not in raw]
+    newer = _is_newer_minor(raw.get("schema"))
+    for key, value in raw.items():
+        check = _KEYS.get(key)
+        if check is not None:
+            fault = check(value)
+            if fault:
+                faults.append(f"/{key} {fault}")
+        elif not newer:
+            faults.append(f"/{key} is not a key of a manifest; keys: {', '.join(_KEYS)}")
+    return faults
+
+
+def check_name(name: Any) -> str | None:
+    """Why a string cannot name an adapter (it becomes an overload's name), or None."""
+    if not isinstance(name, str) or not _NAME.match(name):
+        return f"is {name!r}; a name is lower-case letters, digits and _, and starts with a letter"
+    if name in RESERVED_NAMES:
+        return f"is {name!r}, a name that Python or torch keeps for itself"
+    return None
+
+
+def check_match(match: Any) -> str | None:
+    """Why a `match` list cannot be read, or None."""
+    if not isinstance(match, list):
+        return "must be a list of objects"
+    for i, entry in enumerate(match):
+        if not isinstance(entry, dict) or not entry:
+            return f"entry {i} must be an object with at least one key"
+        for key, value in entry.items():
+            if key not in MATCH_KEYS:
+                return f"entry {i} has the unknown key {key!r}; keys: {', '.join(MATCH_KEYS)}"
+            values = value if key in LIST_KEYS else [value]
+            if not isinstance(values, list) or not values:
+                return f"entry {i}: {key} must be a list with at least one string"
+            if not all(isinstance(v, str) and v for v in values):
+                return f"entry {i}: {key} must hold strings that are not empty"
+            pattern = {"pci_vendor": _HEX, "pci_device": _HEX, "pci_class": _CLASS}.get(key)
+            if pattern and not all(pattern.match(v) for v in values):
+                form = "0x1200" if key == "pci_class" else "four lower-case hexadecimal digits"
+                return f"entry {i}: {key} must be written as {form}"
+    return None
+
+
+def api_accepts(api: str, version: tuple[int, int] = API_VERSION) -> bool:
+    """Whether an `api` range such as ">=1.0,<2" admits a version."""
+    tests: Mapping[str, Callable[[tuple[int, int]], bool]] = {
+        ">=": lambda bound: version >= bound,
+        "<=": lambda bound: version <= bound,
+        "==": lambda bound: version == bound,
+        "!=": lambda bound: version != bound,
+        ">": lambda bound: version > bound,
+        "<": lambda bound: version < bound,
+    }
+    terms = [_TERM.match(part.strip()) for part in api.split(",")]
+    return all(t is not None and tests[t[1]]((int(t[2]), int(t[3] or 0))) for t in terms)
+
+
+def _check_schema(value: Any) -> str | None:
+    version = _version(value)
+    if version is None:
+        return f'is {value!r}, not "{SCHEMA_NAME}/MAJOR.MINOR"'
+    if version[0] != SCHEMA_VERSION[0]:
+        return f"is major version {version[0]}; this release reads {SCHEMA_VERSION[0]}"
+    return None
+
+
+def _is_newer_minor(value: Any) -> bool:
+    version = _version(value)
+    return version is not None and version > SCHEMA_VERSION
+
+
+def _version(value: Any) -> tuple[int, int] | None:
+    match = (
+        re.fullmatch(rf"{SCHEMA_NAME}/(\d+)\.(\d+)", value, re.ASCII)
+        if isinstance(value, str)
+        else None
+    )
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _check_api(value: Any) -> str | None:
+    if not isinstance(value, str) or not all(_TERM.match(p.strip()) for p in value.split(",")):
+        return f'is {value!r}; write a range such as ">=1.0,<2"'
+    return None
+
+
+def _check_device(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return "must be an object"
+    for key, item in value.items():
+        if key not in _DEVICE_KEYS:
+            return f"has the unknown key {key!r}; keys: {', '.join(_DEVICE_KEYS)}"
+        if not isinstance(item, str) or not item:
+            return f"has {key} that is not a string with text"
+    if "torch_type" in value and not _NAME.match(value["torch_type"]):
+        return f"has torch_type {value['torch_type']!r}, which names no torch device"
+    if "torch_module" in value and not _MODULE.match(value["torch_module"]):
+        return f"has torch_module {value['torch_module']!r}, which names no Python module"
+    if ("torch_type" in value) == ("library" in value):
+        return "must have either torch_type or library"
+    if "library" in value and value["library"].startswith("/"):
+        return "has an absolute library path; name the file, relative to the package"
+    return None
+
+
+def _check_glob(value: Any) -> str | None:
+    if not isinstance(value, str) or not value:
+        return "must be a glob, relative to the package"
+    if value.startswith("/") or ".." in value.split("/"):
+        return "must stay inside the package"
+    return None
+
+
+def _check_pattern(value: Any, pattern: re.Pattern[str], form: str) -> str | None:
+    if not isinstance(value, str) or not pattern.match(value):
+        return f"is {value!r}; write it as {form}"
+    return None
+
+
+def _is_text(value: Any) -> str | None:
+    return None if isinstance(value, str) and value.strip() else "must be a string with text"

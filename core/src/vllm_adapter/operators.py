@@ -1,0 +1,147 @@
+"""What each portable operator is, without torch: its facts, dtypes and how it may be composed.
+
+A fact is one property of a case that can decide who runs it. Bind facts are known when a
+layer is built; step facts only when a step's batch is. A feature fact has an `off` value, and
+a descriptor entry that does not name it declares only that value; a size fact has none, and an
+entry that does not name it declares any.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from vllm_adapter.errors import InputError
+
+FactValue = bool | int | float | str
+
+DTYPES: Final = ("float32", "float16", "bfloat16")
+PHASES: Final = ("decode", "prefill", "mixed")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One property of a case. `samples` are the values that conformance tries."""
+
+    summary: str
+    samples: tuple[FactValue, ...]
+    off: FactValue | None = None
+    step: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One portable operation, as descriptors, decisions and documents see it."""
+
+    name: str
+    summary: str
+    facts: Mapping[str, Fact]
+    dtypes: tuple[str, ...] = DTYPES
+    planned: bool = False
+    """The last argument is `int plan`: state that is filled once a step."""
+    opaque: bool = False
+    """Reads lengths on the host: always behind an overload, also in plain torch."""
+    composed_of: str | None = None
+    """An operator whose implementation serves this one too, with plain torch around it."""
+
+    @property
+    def bind_facts(self) -> tuple[str, ...]:
+        """Names of the facts known when a layer is built."""
+        return tuple(name for name, fact in self.facts.items() if not fact.step)
+
+    @property
+    def step_facts(self) -> tuple[str, ...]:
+        """Names of the facts known only when a step's batch is."""
+        return tuple(name for name, fact in self.facts.items() if fact.step)
+
+
+_HIDDEN = Fact("width of the normalised or gated dimension", (64, 576, 2048, 65))
+_HEAD_SIZE = Fact("elements in one head", (32, 64, 80, 96, 128, 192, 256))
+_BLOCK_SIZE = Fact("tokens in one block of the KV cache", (16, 8, 32, 128))
+_KV_DTYPE = Fact("dtype of the KV cache; `auto` is the query's", ("auto", "float8_e4m3fn"), "auto")
+
+OPERATORS: Final[Mapping[str, Operator]] = {
+    op.name: op
+    for op in (
+        Operator(
+            "linear",
+            "x @ weight.T + bias",
+            {
+                "in_features": Fact("width of the input", (64, 576, 33)),
+                "out_features": Fact("width of the output", (64, 192, 7)),
+                "bias": Fact("whether a bias is added", (False, True), False),
+            },
+        ),
+        Operator(
+            "rms_norm",
+            "x / sqrt(mean(x^2) + eps) * weight over the last dimension",
+            {"hidden": _HIDDEN},
+        ),
+        Operator(
+            "fused_add_rms_norm",
+            "s = x + residual; gives (rms_norm(s), s)",
+            {"hidden": _HIDDEN},
+            composed_of="rms_norm",
+        ),
+        Operator(
+            "silu_and_mul",
+            "silu(first half of the last dimension) * second half",
+            {"hidden": _HIDDEN},
+        ),
+        Operator(
+            "rotary_embedding",
+            "rotates query and key in place by their positions",
+            {
+                "head_size": _HEAD_SIZE,
+                "interleaved": Fact(
+                    "pairs are neighbours (GPT-J) and not halves (NeoX)", (False, True), False
+                ),
+                "partial": Fact("only the first part of a head is rotated", (False, True), False),
+            },
+        ),
+        Operator(
+            "reshape_and_cache",
+            "writes keys and values into the slots of a paged KV cache",
+            {"head_size": _HEAD_SIZE, "block_size": _BLOCK_SIZE, "kv_dtype": _KV_DTYPE},
+        ),
+        Operator(
+            "paged_attention",
+            "causal attention of packed queries over a paged KV cache",
+            {
+                "head_size": _HEAD_SIZE,
+                "block_size": _BLOCK_SIZE,
+                "gqa_ratio": Fact("query heads that share one KV head", (1, 3, 4, 8)),
+                "window": Fact("tokens of a sliding window; 0 is off", (0, 20), 0),
+                "soft_cap": Fact(
+                    "logits become cap * tanh(x / cap); 0.0 is off", (0.0, 30.0), 0.0
+                ),
+                "kv_dtype": _KV_DTYPE,
+                "phase": Fact("what a step's batch holds", PHASES, step=True),
+            },
+            planned=True,
+            opaque=True,
+        ),
+    )
+}
+
+CORE_OPERATORS: Final = ("linear", "reshape_and_cache", "paged_attention")
+"""What level L2 needs `full` in a common dtype: the least that can run a model."""
+
+
+def operator(name: str) -> Operator:
+    """The operator of that name.
+
+    Raises:
+        InputError: no such operator; the hint lists the nearest name and all names.
+    """
+    try:
+        return OPERATORS[name]
+    except KeyError:
+        near = difflib.get_close_matches(name, OPERATORS, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise InputError(
+            f"there is no operator {name!r}",
+            hint=f"{meant}the operators are: {', '.join(OPERATORS)}",
+        ) from None

@@ -1,0 +1,138 @@
+"""Every VA_* variable, read once and checked.
+
+A value we cannot read is a SettingError; a VA_* name we do not know is kept in
+`Settings.unknown`, so that the command line can warn of a typing error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from vllm_adapter.errors import SettingError
+
+PREFIX: Final = "VA_"
+VARIABLES: Final[Mapping[str, str]] = {
+    "VA_ADAPTERS": "which adapters may be used: `cuda,cpu` allows these, `-rocm` denies one",
+    "VA_CAPABILITY": "a capability descriptor that replaces the adapter's own",
+    "VA_FALLBACK": "error | warn | allow: what happens where the device has no implementation",
+    "VA_LIBRARY": "a C library that replaces the adapter's own",
+    "VA_OPS": "overrides by operator: `rms_norm:torch,linear:acme`",
+    "VA_REQUIRE_DEVICE": "refuse to start on any other torch device type",
+    "VA_SELECTION": "the file in which the first process writes its choice for its children",
+}
+
+
+class Fallback(Enum):
+    """What happens where no implementation of the device accepts a case."""
+
+    ERROR = "error"
+    """Refuse."""
+    WARN = "warn"
+    """Use core's portable torch code and log one sentence."""
+    ALLOW = "allow"
+    """Use core's portable torch code."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFilter:
+    """`VA_ADAPTERS`. With any allowed name, all others are blocked; a denied name always is."""
+
+    allowed: frozenset[str] = frozenset()
+    denied: frozenset[str] = frozenset()
+
+    def blocks(self, name: str) -> str | None:
+        """The reason why `name` is blocked, or None."""
+        if name in self.denied:
+            return f"VA_ADAPTERS denies it (-{name})"
+        if self.allowed and name not in self.allowed:
+            return f"VA_ADAPTERS allows only {', '.join(sorted(self.allowed))}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The environment, parsed. Build it with `from_environ`."""
+
+    adapters: AdapterFilter = AdapterFilter()
+    capability: Path | None = None
+    fallback: Fallback = Fallback.WARN
+    library: Path | None = None
+    ops: Mapping[str, str] = field(default_factory=dict)
+    require_device: str | None = None
+    selection: Path | None = None
+    unknown: tuple[str, ...] = ()
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Reads `environ` (default `os.environ`).
+
+        Raises:
+            SettingError: a value that cannot be read, with the values that can.
+        """
+        env = os.environ if environ is None else environ
+        value = {name: env.get(name, "").strip() for name in VARIABLES}
+        path = {
+            key: Path(text) if (text := value[key]) else None
+            for key in ("VA_CAPABILITY", "VA_LIBRARY", "VA_SELECTION")
+        }
+        return cls(
+            adapters=_adapter_filter(value["VA_ADAPTERS"]),
+            capability=path["VA_CAPABILITY"],
+            fallback=_fallback(value["VA_FALLBACK"]),
+            library=path["VA_LIBRARY"],
+            ops=_overrides(value["VA_OPS"]),
+            require_device=value["VA_REQUIRE_DEVICE"] or None,
+            selection=path["VA_SELECTION"],
+            unknown=tuple(sorted(k for k in env if k.startswith(PREFIX) and k not in VARIABLES)),
+        )
+
+    def warnings(self) -> list[str]:
+        """One sentence for each VA_* name that means nothing to us."""
+        found = []
+        for name in self.unknown:
+            near = difflib.get_close_matches(name, VARIABLES, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            found.append(f"the variable {name} is not one of ours{meant}")
+        return found
+
+
+def _adapter_filter(text: str) -> AdapterFilter:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if not name.removeprefix("-").isidentifier():
+            raise SettingError(
+                f"VA_ADAPTERS holds {name!r}, which is no adapter name",
+                hint="write names separated by commas, such as VA_ADAPTERS=cuda,-rocm",
+            )
+    return AdapterFilter(
+        allowed=frozenset(n for n in names if not n.startswith("-")),
+        denied=frozenset(n[1:] for n in names if n.startswith("-")),
+    )
+
+
+def _fallback(text: str) -> Fallback:
+    try:
+        return Fallback(text.lower()) if text else Fallback.WARN
+    except ValueError:
+        raise SettingError(
+            f"VA_FALLBACK is {text!r}", hint="use one of: error, warn, allow"
+        ) from None
+
+
+def _overrides(text: str) -> Mapping[str, str]:
+    overrides: dict[str, str] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        op, colon, provider = part.partition(":")
+        if not (colon and op.strip() and provider.strip()):
+            raise SettingError(
+                f"VA_OPS holds {part!r}",
+                hint="write OPERATOR:PROVIDER pairs, such as VA_OPS=rms_norm:torch",
+            )
+        overrides[op.strip()] = provider.strip()
+    return overrides

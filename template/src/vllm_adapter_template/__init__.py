@@ -1,0 +1,1 @@
+"""The cookiecutter template of an adapter, as package data."""
