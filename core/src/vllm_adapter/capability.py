@@ -9,23 +9,20 @@ are the file's own names: `cap.memory.bandwidth_gb_s` is a number or None, and
 from __future__ import annotations
 
 import copy
-import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from vllm_adapter.decision import OperatorEntry, Rule
+from vllm_adapter.capability_check import UNIT_DTYPES, Checker, Fault, escaped
+from vllm_adapter.decision import OperatorEntry
 from vllm_adapter.errors import CapabilityError
-from vllm_adapter.operators import DTYPES, OPERATORS
+from vllm_adapter.files import read_json, schema_version, shown
+from vllm_adapter.operators import OPERATORS
 
 SCHEMA_NAME: Final = "vllm-adapter/capability"
 SCHEMA_VERSION: Final = (1, 0)
-SUPPORT: Final = ("full", "versioned", "not_implemented", "unsupported", "unknown")
-SOURCES: Final = ("measured", "queried", "datasheet", "assumed")
-FORMS: Final = ("kernel", "torch")
-LIMIT_WORDS: Final = ("min", "max", "multiple_of")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,27 +148,26 @@ class Capability:
         Raises:
             CapabilityError: the pointer names nothing in this descriptor.
         """
-        parts = [p.replace("~1", "/").replace("~0", "~") for p in pointer.split("/")[1:]]
+        parts = pointer.split("/")[1:]
         value: Any = self.raw
         for part in parts:
-            if not isinstance(value, Mapping) or part not in value:
+            try:
+                value = _child(value, part)
+            except (KeyError, IndexError):
                 raise CapabilityError(
                     f"{self.origin} has nothing at {pointer!r}",
                     hint="write a JSON pointer such as /memory/bandwidth_gb_s",
-                )
-            value = value[part]
-        override = self.raw.get("sources", {})
-        for depth in range(len(parts), 0, -1):
-            key = "/" + "/".join(parts[:depth])
-            if key in override:
-                return Source(override[key]["kind"], override[key].get("reference"))
-        given = (
-            self.raw[parts[0]].get("source") if isinstance(self.raw[parts[0]], Mapping) else None
-        )
+                ) from None
+        overrides = self.raw.get("sources", {})
+        nearest = ("/" + "/".join(parts[:depth]) for depth in range(len(parts), 0, -1))
+        given = next((overrides[key] for key in nearest if key in overrides), None)
+        section = self.raw.get(parts[0]) if parts else None
+        if given is None and isinstance(section, Mapping):
+            given = section.get("source")
         if given is None:
             raise CapabilityError(
-                f"{self.origin} gives no source for {pointer}",
-                hint=f'add "source": {{"kind": ...}} to its section /{parts[0]}',
+                f"{self.origin} gives no source for {pointer or 'the whole file'}",
+                hint='add "source": {"kind": ...} to its section, or its pointer to "sources"',
             )
         return Source(given["kind"], given.get("reference"))
 
@@ -180,7 +176,12 @@ class Capability:
 
         `live` has the file's own shape and only the fields that are known live, such as
         `{"memory": {"capacity_bytes": 25769803776}}`.
+
+        Raises:
+            CapabilityError: a value that the descriptor's schema does not allow.
         """
+        if not isinstance(live, Mapping):
+            raise _bad(self.origin, Fault("", f"cannot be refined with {shown(live)}"))
         raw = copy.deepcopy(dict(self.raw))
         sources = raw.setdefault("sources", {})
         _merge(raw, live, "", sources)
@@ -193,174 +194,117 @@ def load_capability(path: Path) -> Capability:
     Raises:
         CapabilityError: missing, not JSON, a newer major version, or a word we do not know.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise CapabilityError(
-            f"cannot read the descriptor {path}: {why}",
-            hint="give the path of a capability descriptor (JSON)",
-        ) from None
-    try:
-        raw = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CapabilityError(
-            f"{path} is not JSON: {error}", hint="run `vllm-adapter validate` on the file"
-        ) from None
-    return parse_capability(raw, str(path))
+    return parse_capability(read_json(path, "the descriptor", CapabilityError), str(path))
 
 
 def parse_capability(raw: Any, origin: str) -> Capability:
     """Builds a Capability from parsed JSON; errors as `load_capability`."""
+    try:
+        return _parse(raw, origin)
+    except Fault as fault:
+        raise _bad(origin, fault) from None
+
+
+def _parse(raw: Any, origin: str) -> Capability:
     if not isinstance(raw, dict):
-        raise _bad(origin, "", "is not a JSON object")
-    _check_version(raw.get("schema"), origin)
-    identity = dict(_object(raw, "identity", origin))
+        raise Fault("", "is not a JSON object")
+    check = Checker(newer=_is_newer_minor(raw.get("schema"), origin))
+    identity = check.section(Identity, raw.get("identity", {}), "/identity")
     for key in ("vendor", "arch"):
-        if not isinstance(identity.get(key), str):
-            raise _bad(origin, f"/identity/{key}", "must be a string")
+        if key not in identity:
+            raise Fault(f"/identity/{key}", "is missing")
     if identity.get("capability_id") is not None:
         identity["capability_id"] = tuple(identity["capability_id"])
-    units = _object(raw, "compute_units", origin)
+    units = check.table(raw.get("compute_units", {}), UNIT_DTYPES, "/compute_units")
+    operators = check.table(raw.get("operators", {}), tuple(OPERATORS), "/operators")
+    check.sources(raw.get("sources", {}))
+    if not check.newer:
+        for key in raw:
+            if key not in _KEYS:
+                raise Fault(f"/{escaped(key)}", f"is unknown; known: {', '.join(_KEYS)}")
     return Capability(
-        identity=_section(Identity, {"torch_type": None} | identity),
+        identity=Identity(**({"torch_type": None} | identity)),
         compute_units={
-            dtype: _section(ComputeUnit, unit)
+            dtype: ComputeUnit(**check.section(ComputeUnit, unit, f"/compute_units/{dtype}"))
             for dtype, unit in units.items()
-            if dtype != "source"
         },
-        memory=_section(Memory, _object(raw, "memory", origin)),
-        dma=_section(Dma, _object(raw, "dma", origin)),
-        execution=_section(Execution, _object(raw, "execution", origin)),
-        numerics=_section(Numerics, _object(raw, "numerics", origin)),
-        kv=_section(Kv, _object(raw, "kv", origin)),
-        vllm=_section(Vllm, _object(raw, "vllm", origin)),
-        driver=_object(raw, "driver", origin),
-        operators=_operators(_object(raw, "operators", origin), origin),
-        match=raw.get("match", []),
+        memory=Memory(**check.section(Memory, raw.get("memory", {}), "/memory")),
+        dma=Dma(**check.section(Dma, raw.get("dma", {}), "/dma")),
+        execution=Execution(**check.section(Execution, raw.get("execution", {}), "/execution")),
+        numerics=Numerics(**check.section(Numerics, raw.get("numerics", {}), "/numerics")),
+        kv=Kv(**check.section(Kv, raw.get("kv", {}), "/kv")),
+        vllm=Vllm(**check.section(Vllm, raw.get("vllm", {}), "/vllm")),
+        driver=check.driver(raw.get("driver", {})),
+        operators={name: check.entries(name, value) for name, value in operators.items()},
+        match=check.match(raw.get("match", [])),
         raw=raw,
         origin=origin,
     )
 
 
-def _check_version(tag: Any, origin: str) -> None:
-    name, _, version = tag.rpartition("/") if isinstance(tag, str) else ("", "", "")
-    major, _, minor = version.partition(".")
-    if name != SCHEMA_NAME or not (major.isdecimal() and minor.isdecimal()):
+_KEYS: Final = (
+    "schema",
+    "identity",
+    "match",
+    "compute_units",
+    "memory",
+    "dma",
+    "execution",
+    "numerics",
+    "kv",
+    "vllm",
+    "driver",
+    "operators",
+    "sources",
+)
+
+
+def _is_newer_minor(tag: Any, origin: str) -> bool:
+    """Warns of a newer minor; refuses another major, and what is no version of ours."""
+    version = schema_version(tag, SCHEMA_NAME)
+    if version is None:
         raise CapabilityError(
-            f'{origin}: "schema" is {tag!r}, not "{SCHEMA_NAME}/MAJOR.MINOR"',
+            f'{origin}: "schema" is {shown(tag)}, not "{SCHEMA_NAME}/MAJOR.MINOR"',
             hint="an older format converts with `vllm-adapter validate --convert FILE`",
         )
     ours = ".".join(map(str, SCHEMA_VERSION))
-    if int(major) > SCHEMA_VERSION[0]:
+    if version[0] != SCHEMA_VERSION[0]:
         raise CapabilityError(
-            f"{origin} has schema version {version}; this release reads up to {ours}",
+            f"{origin} has {tag}; this release reads {SCHEMA_NAME}/{ours}",
             hint="upgrade vllm-adapter, or take the adapter's release for this one",
         )
-    if (int(major), int(minor)) > SCHEMA_VERSION:
+    if version > SCHEMA_VERSION:
         warnings.warn(
-            f"{origin} has schema version {version}, newer than {ours}: its new fields are ignored",
-            stacklevel=4,
+            f"{origin} has {tag}, newer than {ours}: new fields are ignored", stacklevel=5
         )
+    return version > SCHEMA_VERSION
 
 
-def _operators(
-    declared: Mapping[str, Any], origin: str
-) -> Mapping[str, tuple[OperatorEntry, ...]]:
-    table = {}
-    for name, value in declared.items():
-        if name == "source":
-            continue
-        if name not in OPERATORS:
-            raise _bad(origin, f"/operators/{name}", "is no operator of this release")
-        base = f"/operators/{name}"
-        given = value if isinstance(value, list) else [value]
-        pointers = (
-            [f"{base}/{i}" for i in range(len(given))] if isinstance(value, list) else [base]
-        )
-        table[name] = tuple(
-            _entry(name, entry, pointer, origin)
-            for entry, pointer in zip(given, pointers, strict=True)
-        )
-    return table
-
-
-def _entry(name: str, entry: Any, pointer: str, origin: str) -> OperatorEntry:
-    if not isinstance(entry, dict):
-        raise _bad(origin, pointer, "must be an object")
-    known = {f.name for f in fields(OperatorEntry)} - {"pointer"}
-    for key in entry:
-        if key not in known:
-            raise _bad(
-                origin, f"{pointer}/{key}", f"is unknown; known: {', '.join(sorted(known))}"
-            )
-    _one_of(entry.get("support"), SUPPORT, origin, f"{pointer}/support")
-    _one_of(entry.get("form", "kernel"), FORMS, origin, f"{pointer}/form")
-    for dtype in entry.get("dtypes", []):
-        _one_of(dtype, DTYPES, origin, f"{pointer}/dtypes")
-    limits = {
-        fact: _rule(name, fact, rule, f"{pointer}/limits/{fact}", origin)
-        for fact, rule in entry.get("limits", {}).items()
-    }
-    result = OperatorEntry(
-        **(entry | {"limits": limits, "dtypes": tuple(entry.get("dtypes", ()))}), pointer=pointer
-    )
-    if result.declares and not (result.dtypes and result.run):
-        raise _bad(origin, pointer, f"is {result.support} and so needs `dtypes` and `run`")
-    return result
-
-
-def _rule(operator: str, fact: str, rule: Any, pointer: str, origin: str) -> Rule:
-    facts = OPERATORS[operator].facts
-    if fact not in facts:
-        raise _bad(origin, pointer, f"is no fact of {operator}; facts: {', '.join(facts)}")
-    if isinstance(rule, list):
-        return tuple(rule)
-    if not isinstance(rule, dict):
-        raise _bad(origin, pointer, "must be a list, or an object of min, max, multiple_of")
-    for word, bound in rule.items():
-        _one_of(word, LIMIT_WORDS, origin, f"{pointer}/{word}")
-        if isinstance(bound, bool) or not isinstance(bound, (int, float)):
-            raise _bad(origin, f"{pointer}/{word}", "must be a number")
-        if word == "multiple_of" and bound <= 0:
-            raise _bad(origin, f"{pointer}/{word}", "must be above zero")
-    return rule
-
-
-S = TypeVar("S")
-
-
-def _section(kind: type[S], values: Mapping[str, Any]) -> S:
-    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # every S is a dataclass
-    return kind(**{key: value for key, value in values.items() if key in known})
-
-
-def _object(raw: Mapping[str, Any], key: str, origin: str) -> Mapping[str, Any]:
-    value = raw.get(key, {})
-    if not isinstance(value, dict):
-        raise _bad(origin, f"/{key}", "must be an object")
-    return value
-
-
-def _one_of(value: Any, words: Sequence[str], origin: str, pointer: str) -> None:
-    if value not in words:
-        raise _bad(origin, pointer, f"is {value!r}; use one of: {', '.join(words)}")
+def _child(value: Any, part: str) -> Any:
+    """One step of a JSON pointer; KeyError or IndexError where it leads nowhere."""
+    if isinstance(value, list) and part.isascii() and part.isdigit():
+        return value[int(part[:9])]
+    if not isinstance(value, Mapping):
+        raise KeyError(part)
+    return value[part.replace("~1", "/").replace("~0", "~")]
 
 
 def _merge(
     into: dict[str, Any], live: Mapping[str, Any], at: str, sources: dict[str, Any]
 ) -> None:
     for key, value in live.items():
-        pointer = f"{at}/{key}"
+        pointer = f"{at}/{escaped(str(key))}"
         if isinstance(value, Mapping):
-            _merge(into.setdefault(key, {}), value, pointer, sources)
+            if not isinstance(into.get(key), dict):
+                into[key] = {}
+            _merge(into[key], value, pointer, sources)
         else:
             into[key] = value
             sources[pointer] = {"kind": "queried", "reference": "live host facts"}
 
 
-def _bad(origin: str, pointer: str, what: str) -> CapabilityError:
+def _bad(origin: str, fault: Fault) -> CapabilityError:
     return CapabilityError(
-        f"{origin}: {pointer or 'the file'} {what}",
+        f"{origin}: {fault}",
         hint="`vllm-adapter validate` checks the whole file against its schema",
     )

@@ -6,15 +6,16 @@ validate` uses the JSON Schema. A property test shows that both agree.
 
 from __future__ import annotations
 
-import json
 import keyword
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.errors import ManifestError
+from vllm_adapter.files import read_json, schema_version, shown
 
 SCHEMA_NAME: Final = "vllm-adapter/manifest"
 SCHEMA_VERSION: Final = (1, 0)
@@ -34,10 +35,15 @@ MATCH_KEYS: Final = (
     "kernel_module",
 )
 LIST_KEYS: Final = frozenset({"pci_device", "pci_class", "machine", "os"})
-_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
-_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
+NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
+"""An adapter's name, and a torch device type."""
+DOTTED: Final = re.compile(
+    r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII
+)
+"""`module:function` or `module:Class`."""
+_GLOB = re.compile(r"([A-Za-z0-9_][\w.-]*/)*[\w.-]*\*?[\w.-]*\.json\Z", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
-_TERM = re.compile(r"(>=|<=|==|!=|>|<)\s*(\d+)(?:\.(\d+))?\Z", re.ASCII)
+_TERM = re.compile(r" *(>=|<=|==|!=|>|<) *([0-9]{1,4})(?:\.([0-9]{1,4}))? *\Z")
 _HEX = re.compile(r"[0-9a-f]{4}\Z")
 _CLASS = re.compile(r"0x[0-9a-f]{4}(?:[0-9a-f]{2})?\Z")
 
@@ -76,22 +82,17 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         ManifestError: missing, not JSON, or the first rule that it breaks.
     """
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ManifestError(
-            f"cannot read {path}: {error.strerror}",
-            hint="an adapter keeps adapter.json in its top-level package",
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(
-            f"{path} is not JSON: {error}", hint="run `vllm-adapter validate` on the file"
-        ) from None
+    raw = read_json(path, "the manifest", ManifestError)
     faults = check_manifest(raw)
     if faults:
         raise ManifestError(
             f"{path}: {faults[0]}",
             hint="run `vllm-adapter validate` on the file to see every fault",
+        )
+    if is_newer_minor(raw["schema"]):
+        warnings.warn(
+            f"{path} has schema {raw['schema']}, newer than this release: new fields are ignored",
+            stacklevel=2,
         )
     device = raw.get("device")
     return Manifest(
@@ -117,8 +118,8 @@ _KEYS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "api": lambda v: _check_api(v),
     "device": lambda v: _check_device(v),
     "match": lambda v: check_match(v),
-    "capabilities": lambda v: _check_glob(v),
-    "plugin": lambda v: _check_pattern(v, _DOTTED, "module:Class"),
+    "capabilities": lambda v: _check_pattern(v, _GLOB, "capabilities/*.json, inside the package"),
+    "plugin": lambda v: _check_pattern(v, DOTTED, "module:Class"),
     "emulated": lambda v: None if isinstance(v, bool) else "must be true or false",
 }
 _REQUIRED: Final = ("schema", "name", "vendor", "api")
@@ -129,22 +130,22 @@ def check_manifest(raw: Any) -> list[str]:
     if not isinstance(raw, dict):
         return ["the manifest is not a JSON object"]
     faults = [f"/{key} is missing" for key in _REQUIRED if key not in raw]
-    newer = _is_newer_minor(raw.get("schema"))
+    newer = is_newer_minor(raw.get("schema"))
     for key, value in raw.items():
         check = _KEYS.get(key)
         if check is not None:
-            fault = check(value)
+            fault = _check_device(value, newer) if key == "device" else check(value)
             if fault:
                 faults.append(f"/{key} {fault}")
         elif not newer:
-            faults.append(f"/{key} is not a key of a manifest; keys: {', '.join(_KEYS)}")
+            faults.append(f"/{shown(key)[1:-1]} is not a key; keys: {', '.join(_KEYS)}")
     return faults
 
 
 def check_name(name: Any) -> str | None:
     """Why a string cannot name an adapter (it becomes an overload's name), or None."""
-    if not isinstance(name, str) or not _NAME.match(name):
-        return f"is {name!r}; a name is lower-case letters, digits and _, and starts with a letter"
+    if not isinstance(name, str) or not NAME.match(name):
+        return f"is {shown(name)}; a name is lower-case letters, digits and _, a letter first"
     if name in RESERVED_NAMES:
         return f"is {name!r}, a name that Python or torch keeps for itself"
     return None
@@ -159,7 +160,7 @@ def check_match(match: Any) -> str | None:
             return f"entry {i} must be an object with at least one key"
         for key, value in entry.items():
             if key not in MATCH_KEYS:
-                return f"entry {i} has the unknown key {key!r}; keys: {', '.join(MATCH_KEYS)}"
+                return f"entry {i} has the unknown key {shown(key)}; keys: {', '.join(MATCH_KEYS)}"
             values = value if key in LIST_KEYS else [value]
             if not isinstance(values, list) or not values:
                 return f"entry {i}: {key} must be a list with at least one string"
@@ -172,6 +173,15 @@ def check_match(match: Any) -> str | None:
     return None
 
 
+def is_newer_minor(tag: Any) -> bool:
+    """Whether a manifest's "schema" is a later minor of ours: read, with its new keys ignored.
+
+    A key we do not know inside `match` stays a fault, because ignoring it would widen the match.
+    """
+    version = schema_version(tag, SCHEMA_NAME)
+    return version is not None and version[0] == SCHEMA_VERSION[0] and version > SCHEMA_VERSION
+
+
 def api_accepts(api: str, version: tuple[int, int] = API_VERSION) -> bool:
     """Whether an `api` range such as ">=1.0,<2" admits a version."""
     tests: Mapping[str, Callable[[tuple[int, int]], bool]] = {
@@ -182,69 +192,49 @@ def api_accepts(api: str, version: tuple[int, int] = API_VERSION) -> bool:
         ">": lambda bound: version > bound,
         "<": lambda bound: version < bound,
     }
-    terms = [_TERM.match(part.strip()) for part in api.split(",")]
+    terms = [_TERM.match(part) for part in api.split(",")]
     return all(t is not None and tests[t[1]]((int(t[2]), int(t[3] or 0))) for t in terms)
 
 
 def _check_schema(value: Any) -> str | None:
-    version = _version(value)
+    version = schema_version(value, SCHEMA_NAME)
     if version is None:
-        return f'is {value!r}, not "{SCHEMA_NAME}/MAJOR.MINOR"'
+        return f'is {shown(value)}, not "{SCHEMA_NAME}/MAJOR.MINOR"'
     if version[0] != SCHEMA_VERSION[0]:
         return f"is major version {version[0]}; this release reads {SCHEMA_VERSION[0]}"
     return None
 
 
-def _is_newer_minor(value: Any) -> bool:
-    version = _version(value)
-    return version is not None and version > SCHEMA_VERSION
-
-
-def _version(value: Any) -> tuple[int, int] | None:
-    match = (
-        re.fullmatch(rf"{SCHEMA_NAME}/(\d+)\.(\d+)", value, re.ASCII)
-        if isinstance(value, str)
-        else None
-    )
-    return (int(match[1]), int(match[2])) if match else None
-
-
 def _check_api(value: Any) -> str | None:
-    if not isinstance(value, str) or not all(_TERM.match(p.strip()) for p in value.split(",")):
-        return f'is {value!r}; write a range such as ">=1.0,<2"'
+    if not isinstance(value, str) or not all(map(_TERM.match, value.split(","))):
+        return f'is {shown(value)}; write a range such as ">=1.0,<2"'
     return None
 
 
-def _check_device(value: Any) -> str | None:
+def _check_device(value: Any, newer: bool = False) -> str | None:
     if not isinstance(value, dict):
         return "must be an object"
     for key, item in value.items():
         if key not in _DEVICE_KEYS:
-            return f"has the unknown key {key!r}; keys: {', '.join(_DEVICE_KEYS)}"
+            if newer:
+                continue
+            return f"has the unknown key {shown(key)}; keys: {', '.join(_DEVICE_KEYS)}"
         if not isinstance(item, str) or not item:
             return f"has {key} that is not a string with text"
-    if "torch_type" in value and not _NAME.match(value["torch_type"]):
-        return f"has torch_type {value['torch_type']!r}, which names no torch device"
+    if "torch_type" in value and not NAME.match(value["torch_type"]):
+        return f"has torch_type {shown(value['torch_type'])}, which names no torch device"
     if "torch_module" in value and not _MODULE.match(value["torch_module"]):
-        return f"has torch_module {value['torch_module']!r}, which names no Python module"
+        return f"has torch_module {shown(value['torch_module'])}, which names no Python module"
     if ("torch_type" in value) == ("library" in value):
         return "must have either torch_type or library"
-    if "library" in value and value["library"].startswith("/"):
-        return "has an absolute library path; name the file, relative to the package"
-    return None
-
-
-def _check_glob(value: Any) -> str | None:
-    if not isinstance(value, str) or not value:
-        return "must be a glob, relative to the package"
-    if value.startswith("/") or ".." in value.split("/"):
-        return "must stay inside the package"
+    if "library" in value and (value["library"][0] == "/" or ".." in value["library"].split("/")):
+        return "has a library outside the package; name the file, relative to the package"
     return None
 
 
 def _check_pattern(value: Any, pattern: re.Pattern[str], form: str) -> str | None:
     if not isinstance(value, str) or not pattern.match(value):
-        return f"is {value!r}; write it as {form}"
+        return f"is {shown(value)}; write it as {form}"
     return None
 
 
