@@ -1,0 +1,163 @@
+"""The command line's frame: finds a command, parses, runs, and turns errors into sentences.
+
+A command is an entry point of group `vllm_adapter.commands` that names a module with
+
+    HELP: str                                   one line, for the overview
+    EXAMPLE: str                                shown at the end of its --help
+    def add_arguments(parser) -> None
+    def run(args) -> int                        0 ok, 1 bad news, 2 bad input or environment
+
+Only the chosen command's module is imported; the overview imports all of them for their HELP.
+So these modules are cheap: what is heavy they import inside `run`. The frame gives every command
+`--json` and `--debug`, and itself catches every VllmAdapterError.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from importlib_metadata import EntryPoint, entry_points
+
+from vllm_adapter import __version__
+from vllm_adapter.cli.output import error_line, warn
+from vllm_adapter.errors import InputError, VllmAdapterError
+from vllm_adapter.settings import Settings
+
+GROUP: Final = "vllm_adapter.commands"
+PROGRAM: Final = "vllm-adapter"
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "certify": "vllm-adapter-conformance",
+    "verify": "vllm-adapter-conformance",
+}
+"""Commands of packages that may not be installed."""
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141
+"""What a shell reports for a program that SIGPIPE ended."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line (default `sys.argv[1:]`); gives the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    _print_anything()
+    debug = "--debug" in words
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+    except VllmAdapterError as error:
+        if debug:
+            traceback.print_exc()
+        error_line(error.message, error.code, error.hint)
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit, which would print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    return code
+
+
+def _dispatch(words: list[str]) -> int:
+    at = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
+    commands = find_commands()
+    _options(words[:at], commands)
+    if at == len(words):
+        print(_overview(commands), end="")
+        return 0
+    name = words[at]
+    if name not in commands:
+        raise _unknown(name, commands)
+    module = _load(commands[name])
+    parser = _Parser(
+        prog=f"{PROGRAM} {name}",
+        description=module.HELP,
+        epilog=getattr(module, "EXAMPLE", None),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        conflict_handler="resolve",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    module.add_arguments(parser)
+    args = parser.parse_args(words[at + 1 :])
+    for sentence in Settings.from_environ().warnings():
+        warn(sentence)
+    return int(module.run(args))
+
+
+def find_commands() -> dict[str, EntryPoint]:
+    """Every installed command by name, sorted; where two packages claim a name, core's wins."""
+    found = sorted(
+        entry_points(group=GROUP),
+        key=lambda point: (point.name, not point.value.startswith("vllm_adapter.")),
+    )
+    commands: dict[str, EntryPoint] = {}
+    for point in found:
+        commands.setdefault(point.name, point)
+    return commands
+
+
+def _load(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        raise InputError(
+            f"the command {point.name} cannot be loaded: {type(error).__name__}: {error}",
+            hint=f"reinstall the package that brings {point.value}",
+        ) from error
+
+
+def _options(words: Sequence[str], commands: Mapping[str, EntryPoint]) -> None:
+    """The options before the command's name."""
+    parser = _Parser(prog=PROGRAM, add_help=False)
+    parser.add_argument("--debug", action="store_true")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    parser.add_argument("-h", "--help", action="store_true")
+    if parser.parse_args(words).help:
+        print(_overview(commands), end="")
+        raise SystemExit(0)
+
+
+def _overview(commands: Mapping[str, EntryPoint]) -> str:
+    lines = [f"usage: {PROGRAM} [--version] [--debug] COMMAND ...", "", "commands:"]
+    width = max(map(len, commands), default=0)
+    for name, point in commands.items():
+        try:
+            summary = str(_load(point).HELP)
+        except InputError as error:
+            summary = f"({error.message})"
+        lines.append(f"  {name:<{width}}  {summary}")
+    lines += ["", f"{PROGRAM} COMMAND --help shows its options and an example.", ""]
+    return "\n".join(lines)
+
+
+def _unknown(name: str, commands: Mapping[str, EntryPoint]) -> InputError:
+    if name in ELSEWHERE:
+        return InputError(
+            f"the command {name} is not installed", hint=f"pip install {ELSEWHERE[name]}"
+        )
+    near = difflib.get_close_matches(name, commands, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return InputError(
+        f"there is no command {name!r}", hint=f"{meant}the commands are: {', '.join(commands)}"
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports bad arguments as the frame reports every error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message, hint=f"see {self.prog} --help")
+
+
+def _print_anything() -> None:
+    """A name that the terminal's encoding lacks is printed escaped, and never an error."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
