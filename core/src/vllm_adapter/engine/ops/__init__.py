@@ -1,0 +1,1 @@
+"""Portable operators: specifications, providers, binding."""

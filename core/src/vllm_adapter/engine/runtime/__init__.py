@@ -1,0 +1,11 @@
+"""Runtimes: how core reaches a device's memory, copies and streams."""
+
+from vllm_adapter.engine.runtime.base import (
+    Allocation,
+    MemoryCapacity,
+    MemoryStats,
+    RuntimeAdapter,
+)
+from vllm_adapter.engine.runtime.framework import FrameworkRuntime
+
+__all__ = ["Allocation", "FrameworkRuntime", "MemoryCapacity", "MemoryStats", "RuntimeAdapter"]

@@ -1,0 +1,46 @@
+"""State of planned operators, behind the `int plan` that their calls carry.
+
+A handle never changes for one binding and KV cache, so that a compiled graph keeps it as a
+constant; what is behind it changes once a step. Handle 0 means: no plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vllm_adapter.engine.ops.spec import Fn
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one handle stands for now: the state for a kernel, and the kernel if it varies."""
+
+    state: Any = None
+    pick: Fn | None = None
+
+
+PLANS: Final[list[Plan]] = [Plan()]
+
+
+def new_handle() -> int:
+    """A handle of its own."""
+    PLANS.append(Plan())
+    return len(PLANS) - 1
+
+
+def planned(run: Fn) -> Fn:
+    """The operator's kernel for an implementation that takes its state in place of the handle."""
+
+    def kernel(*args: Any) -> Any:
+        return run(*args[:-1], PLANS[args[-1]].state)
+
+    return kernel
+
+
+def picked(*args: Any) -> Any:
+    """The kernel of `<op>.selected`: whatever the last plan(step) chose."""
+    pick = PLANS[args[-1]].pick
+    if pick is None:
+        raise RuntimeError("an operator that varies by phase was called before plan(step)")
+    return pick(*args)

@@ -1,0 +1,202 @@
+"""What core asks of a device's runtime: five methods, and defaults for the rest."""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from vllm_adapter.errors import AllocationFreed, DeviceError, OutOfBounds
+
+
+class Allocation:
+    """Device memory with one owner: `free()` gives it back, once.
+
+    `storage` is a one-dimensional uint8 tensor over the bytes; reading it, or `address`, after
+    `free()` raises AllocationFreed.
+    """
+
+    def __init__(self, storage: torch.Tensor, device_id: int) -> None:
+        self._storage: torch.Tensor | None = storage
+        self.size = storage.numel()
+        self.device_id = device_id
+
+    @property
+    def storage(self) -> torch.Tensor:
+        """uint8[size] on the device.
+
+        Raises:
+            AllocationFreed: after `free()`.
+        """
+        if self._storage is None:
+            raise AllocationFreed(
+                f"an allocation of {self.size} bytes on device {self.device_id} was used after "
+                "its free()",
+                hint="keep one owner for an allocation, and free it last",
+            )
+        return self._storage
+
+    @property
+    def address(self) -> int:
+        """Device address of the first byte."""
+        return self.storage.data_ptr()
+
+    def tensor(
+        self, shape: tuple[int, ...], dtype: torch.dtype, *, offset: int = 0
+    ) -> torch.Tensor:
+        """A contiguous tensor over the bytes from `offset` on; it shares the memory.
+
+        Raises:
+            OutOfBounds: the tensor would leave the allocation.
+        """
+        count = 1
+        for extent in shape:
+            count *= extent
+        return self.bytes_at(offset, count * dtype.itemsize).view(dtype).view(shape)
+
+    def bytes_at(self, offset: int, length: int) -> torch.Tensor:
+        """uint8[length] from `offset` on.
+
+        Raises:
+            OutOfBounds: the range leaves the allocation.
+        """
+        if offset < 0 or length < 0 or offset + length > self.size:
+            raise OutOfBounds(
+                f"bytes {offset} to {offset + length} leave an allocation of {self.size} bytes",
+                hint="check offset and length against Allocation.size",
+            )
+        return self.storage[offset : offset + length]
+
+    def free(self) -> None:
+        """Gives the memory back.
+
+        Raises:
+            AllocationFreed: on the second call.
+        """
+        if self._storage is None:
+            raise AllocationFreed(
+                f"an allocation of {self.size} bytes on device {self.device_id} was freed twice",
+                hint="keep one owner for an allocation",
+            )
+        self._storage = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether `free()` has not been called."""
+        return self._storage is not None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCapacity:
+    """Bytes of one device. `unified`: it is host memory, shared with everything else."""
+
+    total_bytes: int
+    free_bytes: int
+    unified: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """What is in use on one device.
+
+    `allocated_bytes` is the framework's own figure where it keeps one (it then also counts
+    tensors), else the sum of our live allocations; `live_allocations` counts ours.
+    """
+
+    allocated_bytes: int
+    live_allocations: int
+    source: str
+
+
+class RuntimeAdapter(ABC):
+    """One vendor's devices. Only the abstract methods have to be written.
+
+    A method that takes `stream` runs on that stream's order and returns without waiting; with
+    None it has finished when it returns. Buffers stay the caller's until the stream is done.
+    """
+
+    def __init__(self) -> None:
+        self._live: weakref.WeakSet[Allocation] = weakref.WeakSet()
+
+    @abstractmethod
+    def get_device_count(self) -> int:
+        """How many devices there are; valid ids are `range` of it."""
+
+    @abstractmethod
+    def allocate_memory(
+        self, size: int, device_id: int, *, alignment: int | None = None
+    ) -> Allocation:
+        """`size` bytes whose address is a multiple of `alignment` (a power of two).
+
+        Raises:
+            NoSuchDevice: `device_id` is not one of ours.
+            OutOfMemory: the device cannot give that much; nothing was allocated.
+        """
+
+    @abstractmethod
+    def copy_host_to_device(
+        self,
+        destination: Allocation,
+        source: memoryview,
+        *,
+        offset: int = 0,
+        stream: torch.Stream | None = None,
+    ) -> None:
+        """Copies all of `source` to `destination[offset:]`.
+
+        Raises:
+            OutOfBounds: it does not fit; nothing was copied.
+        """
+
+    @abstractmethod
+    def copy_device_to_host(
+        self,
+        source: Allocation,
+        destination: memoryview,
+        *,
+        offset: int = 0,
+        stream: torch.Stream | None = None,
+    ) -> None:
+        """Fills all of `destination` (writable) from `source[offset:]`.
+
+        Raises:
+            OutOfBounds: `source` has not so many bytes; nothing was copied.
+        """
+
+    @abstractmethod
+    def synchronize_stream(self, device_id: int, stream: torch.Stream | None = None) -> None:
+        """Waits until everything on the stream (None: the current one) has run."""
+
+    def get_device_capability(self, device_id: int) -> tuple[int, int] | None:
+        """(major, minor) where the vendor has one. Compare it only inside one arch family."""
+        return None
+
+    def allocate_pinned_memory(self, size: int) -> memoryview:
+        """Writable host memory for asynchronous copies; plain memory by default."""
+        return memoryview(bytearray(size))
+
+    def create_stream(self, device_id: int) -> torch.Stream | None:
+        """A stream of its own, or None where the device has no streams."""
+        return None
+
+    def query_memory_capacity(self, device_id: int) -> MemoryCapacity:
+        """Bytes in all and free now, as the driver or the system says; never a datasheet's.
+
+        Raises:
+            DeviceError: this runtime cannot tell.
+        """
+        raise DeviceError(
+            f"{type(self).__name__} cannot tell the memory of device {device_id}",
+            hint="the runtime has to override query_memory_capacity",
+        )
+
+    def memory_stats(self, device_id: int) -> MemoryStats:
+        """What is in use."""
+        mine = [a for a in self._live if a.is_live and a.device_id == device_id]
+        return MemoryStats(sum(a.size for a in mine), len(mine), "allocations")
+
+    def _record(self, allocation: Allocation) -> Allocation:
+        self._live.add(allocation)
+        return allocation

@@ -1,0 +1,186 @@
+"""The runtime of any device that torch knows: `cpu`, `cuda`, `xpu`, `npu`, ..."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+
+from vllm_adapter.engine.runtime.base import (
+    Allocation,
+    MemoryCapacity,
+    MemoryStats,
+    RuntimeAdapter,
+)
+from vllm_adapter.errors import DeviceError, NoSuchDevice, OutOfMemory
+from vllm_adapter.host import live
+
+DEFAULT_ALIGNMENT = 64
+
+
+class FrameworkRuntime(RuntimeAdapter):
+    """Devices of one torch device type, through torch's own allocator, streams and copies.
+
+    Raises:
+        DeviceError: this torch has no such device type.
+    """
+
+    def __init__(self, torch_type: str) -> None:
+        super().__init__()
+        module = getattr(torch, torch_type, None)
+        if not isinstance(module, ModuleType):
+            raise DeviceError(
+                f"torch {torch.__version__} has no device type {torch_type!r}",
+                hint="install the vendor's torch package and import it first",
+            )
+        self.torch_type = torch_type
+        self._module = module
+
+    def get_device_count(self) -> int:
+        if self.torch_type == "cpu":
+            return 1
+        return int(self._module.device_count()) if self._module.is_available() else 0
+
+    def device(self, device_id: int) -> torch.device:
+        """The torch device of an id.
+
+        Raises:
+            NoSuchDevice: the id is not one of ours.
+        """
+        count = self.get_device_count()
+        if not 0 <= device_id < count:
+            raise NoSuchDevice(
+                f"there is no {self.torch_type} device {device_id}; there are {count}",
+                hint="`vllm-adapter list --probe` shows the devices that can be used",
+            )
+        return torch.device(self.torch_type, device_id)
+
+    def allocate_memory(
+        self, size: int, device_id: int, *, alignment: int | None = None
+    ) -> Allocation:
+        device = self.device(device_id)
+        step = alignment or DEFAULT_ALIGNMENT
+        if size < 0 or step & (step - 1):
+            raise DeviceError(
+                f"cannot allocate {size} bytes aligned to {step}",
+                hint="size must not be negative; alignment must be a power of two",
+            )
+        # Asked first: the system would promise memory that it does not have, and later kill us.
+        capacity = self.query_memory_capacity(device_id)
+        if size > capacity.total_bytes:
+            raise self._too_much(size, device, capacity)
+        try:
+            raw = torch.empty(size + step - 1, dtype=torch.uint8, device=device)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            raise self._too_much(size, device, capacity) from error
+        shift = -raw.data_ptr() % step
+        return self._record(Allocation(raw[shift : shift + size], device_id))
+
+    def copy_host_to_device(
+        self,
+        destination: Allocation,
+        source: memoryview,
+        *,
+        offset: int = 0,
+        stream: torch.Stream | None = None,
+    ) -> None:
+        target = destination.bytes_at(offset, source.nbytes)
+        if not source.nbytes:
+            return
+        # torch.frombuffer warns of read-only memory, which it would let us write.
+        host = torch.frombuffer(
+            bytearray(source) if source.readonly else source, dtype=torch.uint8
+        )
+        self._copy(target, host, destination.device_id, stream)
+
+    def copy_device_to_host(
+        self,
+        source: Allocation,
+        destination: memoryview,
+        *,
+        offset: int = 0,
+        stream: torch.Stream | None = None,
+    ) -> None:
+        origin = source.bytes_at(offset, destination.nbytes)
+        if destination.readonly:
+            raise DeviceError(
+                "the destination of a copy is read-only", hint="give a memoryview of a bytearray"
+            )
+        if destination.nbytes:
+            host = torch.frombuffer(destination, dtype=torch.uint8)
+            self._copy(host, origin, source.device_id, stream)
+
+    def synchronize_stream(self, device_id: int, stream: torch.Stream | None = None) -> None:
+        device = self.device(device_id)
+        if stream is not None:
+            stream.synchronize()
+        elif self.torch_type != "cpu":
+            self._module.current_stream(device).synchronize()
+
+    def get_device_capability(self, device_id: int) -> tuple[int, int] | None:
+        query = getattr(self._module, "get_device_capability", None)
+        if self.torch_type == "cpu" or query is None:
+            return None
+        found = query(self.device(device_id))
+        is_pair = isinstance(found, tuple) and len(found) == 2
+        return (int(found[0]), int(found[1])) if is_pair else None
+
+    def allocate_pinned_memory(self, size: int) -> memoryview:
+        if self.torch_type == "cpu":
+            return super().allocate_pinned_memory(size)
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy().data
+
+    def create_stream(self, device_id: int) -> torch.Stream | None:
+        device = self.device(device_id)
+        return None if self.torch_type == "cpu" else torch.Stream(device)
+
+    def query_memory_capacity(self, device_id: int) -> MemoryCapacity:
+        device = self.device(device_id)
+        if self.torch_type == "cpu":
+            return _host_capacity()
+        free, total = self._module.mem_get_info(device)
+        return MemoryCapacity(int(total), int(free), unified=False)
+
+    def memory_stats(self, device_id: int) -> MemoryStats:
+        ours = super().memory_stats(device_id)
+        query = getattr(self._module, "memory_allocated", None)
+        if self.torch_type == "cpu" or query is None:
+            return ours
+        allocated = int(query(self.device(device_id)))
+        return MemoryStats(allocated, ours.live_allocations, "framework")
+
+    def _copy(
+        self,
+        target: torch.Tensor,
+        source: torch.Tensor,
+        device_id: int,
+        stream: torch.Stream | None,
+    ) -> None:
+        if stream is None:
+            target.copy_(source)
+            self.synchronize_stream(device_id)
+            return
+        with stream:
+            host = source if target.device.type == self.torch_type else target
+            # Pageable host memory may be gone before an asynchronous copy has read it.
+            target.copy_(source, non_blocking=host.is_pinned())
+
+    def _too_much(self, size: int, device: torch.device, capacity: MemoryCapacity) -> OutOfMemory:
+        return OutOfMemory(
+            f"{device} cannot give {size} bytes: it has {capacity.total_bytes} in all, "
+            f"{capacity.free_bytes} free",
+            hint="take a shorter context, a smaller batch, or another device",
+        )
+
+
+def _host_capacity() -> MemoryCapacity:
+    """Host memory that this process may use: the machine's, or its control group's if less."""
+    host = live.collect()
+    limit = host.cgroup.memory_limit_bytes
+    total, free = host.memory.total_bytes, host.memory.available_bytes
+    if total is None:
+        raise DeviceError(
+            "the memory of this machine cannot be read", hint="/proc/meminfo must be readable"
+        )
+    total = min(total, limit) if limit is not None else total
+    return MemoryCapacity(total, min(total, free if free is not None else total), unified=True)
