@@ -1,0 +1,546 @@
+"""Facts of fake machines: what is read, what is left unknown, and that nothing crashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from vllm_adapter.errors import InputError
+from vllm_adapter.host import facts as f
+from vllm_adapter.host._tree import parse_cpulist, parse_integer
+from vllm_adapter.host.live import collect
+from vllm_adapter.host.torch_build import installed_torch_build, parse_version_py
+
+pytestmark = pytest.mark.static
+
+CPU = "/sys/devices/system/cpu"
+GPU = "/sys/bus/pci/devices/0000:3b:00.0"
+NIC = "/sys/bus/pci/devices/0000:01:00.0"
+MACHINE = {
+    "/proc/self/status": "Name:\tx\nCpus_allowed_list:\t0-2\nMems_allowed_list:\t0\n",
+    "/proc/self/cgroup": "0::/kube/pod\n",
+    "/proc/modules": "nvidia_uvm 1 0 - Live 0x0\nnvidia 2 1 nvidia_uvm, Live 0x0 (POE)\n",
+    "/proc/meminfo": "MemTotal:       2048 kB\nMemFree: 1 kB\nMemAvailable:   1024 kB\n",
+    "/proc/cpuinfo": "processor\t: 0\nmodel name\t: Acme 9\nflags\t\t: sse2 avx2 sse2\n\n"
+    "processor\t: 1\nmodel name\t: other\nflags\t: none\n",
+    f"{CPU}/online": "0-3\n",
+    **{f"{CPU}/cpu{n}/topology/thread_siblings_list": f"{n % 2},{n % 2 + 2}\n" for n in range(4)},
+    **{f"{CPU}/cpu{n}/topology/core_siblings_list": "0-3\n" for n in range(4)},
+    f"{GPU}/vendor": "0x10DE\n",
+    f"{GPU}/device": "0x2335\n",
+    f"{GPU}/class": "0x030200\n",
+    f"{GPU}/numa_node": "1\n",
+    f"{NIC}/vendor": "0x8086\n",
+    f"{NIC}/device": "0x1521\n",
+    f"{NIC}/class": "0x020000\n",
+    f"{NIC}/numa_node": "-1\n",
+    "/sys/fs/cgroup/kube/pod/memory.max": "4096\n",
+    "/sys/fs/cgroup/kube/pod/cpu.max": "max 100000\n",
+    "/sys/fs/cgroup/kube/memory.max": "max\n",
+    "/sys/fs/cgroup/kube/cpu.max": "150000 100000\n",
+    "/dev/nvidia0": "",
+    "/dev/nvidiactl": "",
+    "/dev/nvidia-caps/nvidia-cap1": "",
+    "/dev/dri/renderD128": "",
+    "/dev/dri/card0": "",
+    "/dev/null": "",
+    "/dev/acme/7": "",
+}
+
+
+def build(root: Path, files: dict[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return root
+
+
+def known(facts: f.HostFacts) -> f.HostFacts:
+    """Without what belongs to the running process."""
+    return dataclasses.replace(facts, os=f.OsFacts(), python=None, torch=None)
+
+
+def test_a_whole_machine(tmp_path):
+    build(tmp_path, MACHINE)
+    (tmp_path / GPU[1:] / "driver").symlink_to("../../../bus/pci/drivers/nvidia")
+
+    facts = collect(tmp_path)
+
+    assert facts.pci == (
+        f.PciDevice("0000:01:00.0", "8086", "1521", "0x020000", None, None),
+        f.PciDevice("0000:3b:00.0", "10de", "2335", "0x030200", 1, "nvidia"),
+    )
+    assert [node.path for node in facts.nodes] == [
+        "/dev/dri/renderD128",
+        "/dev/nvidia-caps/nvidia-cap1",
+        "/dev/nvidia0",
+        "/dev/nvidiactl",
+    ]
+    assert facts.nodes[0] == f.DeviceNode("/dev/dri/renderD128", "file", True, True)
+    assert facts.modules == ("nvidia", "nvidia_uvm")
+    assert facts.cpuset == f.CpuSet((0, 1, 2), (0,))
+    assert facts.cgroup == f.CgroupLimits(4096, 1.5)
+    assert facts.cpu == f.CpuFacts("Acme 9", ("avx2", "sse2"), logical=4, cores=2, sockets=1)
+    assert facts.memory == f.MemoryFacts(2048 * 1024, 1024 * 1024)
+    assert facts.python == sys.version.split()[0]
+    assert facts.os.machine == os.uname().machine
+    assert facts.unknown == ()
+
+
+def test_an_adapters_own_nodes_are_looked_for(tmp_path):
+    build(tmp_path, MACHINE)
+    facts = collect(tmp_path, node_globs=("/dev/acme/*", "relative/*", "/dev/\0", "/dev/nvidia0"))
+    paths = [node.path for node in facts.nodes]
+    assert "/dev/acme/7" in paths
+    assert len(paths) == len(set(paths)) == 5
+
+
+def test_a_root_with_glob_characters_is_no_pattern(tmp_path):
+    root = build(tmp_path / "[a]*", {"/dev/kfd": ""})
+    assert [node.path for node in collect(root).nodes] == ["/dev/kfd"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_modes_of_a_node_are_those_of_this_user(tmp_path):
+    build(tmp_path, {"/dev/kfd": ""})
+    (tmp_path / "dev/kfd").chmod(0o000)
+    assert collect(tmp_path).nodes == (f.DeviceNode("/dev/kfd", "file", False, False),)
+
+
+def test_kinds_of_nodes(tmp_path):
+    (tmp_path / "dev/accel").mkdir(parents=True)
+    (tmp_path / "dev/accel/char").symlink_to("/dev/null")
+    (tmp_path / "dev/accel/gone").symlink_to("/nowhere/at/all")
+    os.mkfifo(tmp_path / "dev/accel/fifo")
+    (tmp_path / "dev/nvidia0").mkdir()  # what a container tool makes of a missing source
+    kinds = {node.path: node.kind for node in collect(tmp_path).nodes}
+    assert kinds == {"/dev/accel/char": "char", "/dev/accel/fifo": "other"}
+
+
+def test_an_empty_root_says_where_each_fact_would_come_from(tmp_path):
+    facts = collect(tmp_path)
+    assert known(facts) == f.HostFacts(unknown=facts.unknown)
+    assert dict(facts.unknown) == {
+        "pci": "/sys/bus/pci/devices",
+        "modules": "/proc/modules",
+        "cpuset.cpus": "/proc/self/status: Cpus_allowed_list",
+        "cpuset.memory_nodes": "/proc/self/status: Mems_allowed_list",
+        "cgroup.memory_limit_bytes": "/proc/self/cgroup",
+        "cgroup.cpu_quota_cores": "/proc/self/cgroup",
+        "cpu.flags": "/proc/cpuinfo: flags or Features",
+        "cpu.model": "/proc/cpuinfo: model name",
+        "cpu.logical": f"{CPU}/online",
+        "cpu.cores": f"{CPU}/online",
+        "cpu.sockets": f"{CPU}/online",
+        "memory.total_bytes": "/proc/meminfo: MemTotal",
+        "memory.available_bytes": "/proc/meminfo: MemAvailable",
+    }
+    assert facts.where("pci") == "/sys/bus/pci/devices"
+    assert facts.where("nodes") is None
+
+
+def test_arm_names_its_flags_features(tmp_path):
+    build(tmp_path, {"/proc/cpuinfo": "processor\t: 0\nFeatures\t: fp asimd sve\n\n"})
+    assert collect(tmp_path).cpu.flags == ("asimd", "fp", "sve")
+
+
+@pytest.mark.parametrize("content", ["", "0x10d", "10de", "0xzzzz", "0x10de10de", "\0"])
+def test_a_pci_function_that_cannot_be_read_is_named(tmp_path, content):
+    build(tmp_path, MACHINE | {f"{GPU}/vendor": content})
+    facts = collect(tmp_path)
+    assert [device.bdf for device in facts.pci] == ["0000:01:00.0"]
+    assert facts.where("pci.0000:3b:00.0") == f"{GPU}/{{vendor,device,class}}"
+
+
+def test_a_missing_numa_node_is_unknown_and_minus_one_is_none(tmp_path):
+    build(tmp_path, MACHINE)
+    (tmp_path / GPU[1:] / "numa_node").unlink()
+    facts = collect(tmp_path)
+    assert [device.numa_node for device in facts.pci] == [None, None]
+    assert facts.unknown == (("pci.0000:3b:00.0.numa_node", f"{GPU}/numa_node"),)
+
+
+V1 = "4:memory:/a/b\n3:cpu,cpuacct:/a\n1:name=systemd:/\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "memory", "cores"),
+    [
+        pytest.param({"/proc/self/cgroup": "0::/\n"}, None, None, id="v2 root has no files"),
+        pytest.param(
+            {
+                "/proc/self/cgroup": "0::/host/path/of/the/container\n",
+                "/sys/fs/cgroup/memory.max": "123\n",
+                "/sys/fs/cgroup/cpu.max": "50000 100000\n",
+            },
+            123,
+            0.5,
+            id="v2 path of the host, group is the mount",
+        ),
+        pytest.param(
+            {
+                "/proc/self/cgroup": "0::/../../x\n",
+                "/sys/fs/cgroup/x/memory.max": "7",
+                "/sys/fs/cgroup/memory.max": "9",
+            },
+            7,
+            None,
+            id="v2 path above the namespace",
+        ),
+        pytest.param(
+            {
+                "/proc/self/cgroup": V1,
+                "/sys/fs/cgroup/memory/a/memory.limit_in_bytes": "9223372036854771712\n",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854710272\n",
+                "/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us": "-1\n",
+                "/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us": "100000\n",
+            },
+            None,
+            None,
+            id="v1 without limits",
+        ),
+        pytest.param(
+            {
+                "/proc/self/cgroup": V1,
+                "/sys/fs/cgroup/memory/a/memory.limit_in_bytes": "512\n",
+                "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes": "1024\n",
+                "/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "250000\n",
+                "/sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000\n",
+            },
+            512,
+            2.5,
+            id="v1, a parent is tighter",
+        ),
+        pytest.param(
+            {
+                "/proc/self/cgroup": "4:memory:/\n0::/u\n",
+                "/sys/fs/cgroup/unified/u/cpu.max": "100000 100000",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes": "64",
+            },
+            64,
+            1.0,
+            id="both versions",
+        ),
+    ],
+)
+def test_cgroup_limits(tmp_path, files, memory, cores):
+    facts = collect(build(tmp_path, files))
+    assert facts.cgroup == f.CgroupLimits(memory, cores)
+    assert not [name for name, _ in facts.unknown if name.startswith("cgroup")]
+
+
+@pytest.mark.parametrize("content", ["", "maximum", "-5", "1e9", "9" * 30])
+def test_odd_cgroup_files_are_unknown_and_no_limit(tmp_path, content):
+    files = {"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.max": content}
+    files["/sys/fs/cgroup/cpu.max"] = f"{content} 100000"
+    facts = collect(build(tmp_path, files))
+    assert facts.cgroup == f.CgroupLimits()
+    assert facts.where("cgroup.memory_limit_bytes") == "/sys/fs/cgroup/memory.max"
+    assert facts.where("cgroup.cpu_quota_cores") == "/sys/fs/cgroup/cpu.max"
+
+
+@pytest.mark.parametrize("content", ["100000", "100000 0", "100000 x", "0 100000"])
+def test_a_quota_without_a_period_is_unknown(tmp_path, content):
+    files = {"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/cpu.max": content}
+    facts = collect(build(tmp_path, files))
+    assert facts.cgroup.cpu_quota_cores is None
+    assert facts.where("cgroup.cpu_quota_cores") == "/sys/fs/cgroup/cpu.max"
+
+
+def damaged() -> st.SearchStrategy[bytes]:
+    """Any bytes, and good files cut short or with a run of bytes replaced."""
+    whole = st.sampled_from([content.encode() for content in MACHINE.values() if content])
+    cut = st.builds(lambda c, n: c[: n % len(c)], whole, st.integers(0, 200))
+    mixed = st.builds(
+        lambda a, b, n: a[: n % len(a)] + b, whole, st.binary(max_size=12), st.integers(0, 200)
+    )
+    words = st.sampled_from(
+        [b"0-99999\n", b"99999999999", b"0::/\0/a\n", b"::" * 40, b"5-1", b"-"]
+    )
+    return st.one_of(st.binary(max_size=80), cut, mixed, words)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(contents=st.dictionaries(st.sampled_from(sorted(MACHINE)), damaged(), max_size=6))
+def test_no_content_of_any_file_crashes(tmp_path, contents):
+    facts = collect(build(tmp_path, MACHINE | contents))
+    assert f.HostFacts.from_json(json.loads(json.dumps(facts.to_json()))) == facts
+
+
+@pytest.mark.parametrize("name", sorted(MACHINE))
+def test_a_folder_in_place_of_any_file_does_not_crash(tmp_path, name):
+    build(tmp_path, MACHINE)
+    (tmp_path / name[1:]).unlink()
+    (tmp_path / name[1:]).mkdir()
+    collect(tmp_path)
+
+
+def test_this_machine():
+    facts = collect()
+    assert facts.python and facts.os.name
+    assert f.HostFacts.from_json(facts.to_json()) == facts
+    if sys.platform == "linux":
+        assert set(os.sched_getaffinity(0)) <= set(facts.cpuset.cpus)
+        assert facts.memory.total_bytes and facts.cpu.logical
+
+
+# --- parsers -----------------------------------------------------------------------------
+
+
+@given(st.sets(st.integers(0, 99999), max_size=40))
+def test_cpulist_of_single_numbers(numbers):
+    assert parse_cpulist(",".join(map(str, numbers)) + "\n") == tuple(sorted(numbers))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 50)), max_size=8))
+def test_cpulist_of_ranges(ranges):
+    text = ",".join(f"{first}-{first + more}" for first, more in ranges)
+    want = {n for first, more in ranges for n in range(first, first + more + 1)}
+    assert parse_cpulist(text) == tuple(sorted(want))
+
+
+@given(st.text(max_size=30) | st.from_regex(r"[0-9,\- \n]{0,20}"))
+def test_cpulist_of_anything_is_sorted_numbers_or_none(text):
+    numbers = parse_cpulist(text)
+    assert numbers is None or list(numbers) == sorted(set(numbers))
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "1-", "-1", "1-2-3", "1;2", "123456", "0-999999999999", "\u0661"]
+)
+def test_cpulist_refuses(text):
+    assert parse_cpulist(text) is None
+
+
+def test_cpulist_of_nothing():
+    assert parse_cpulist(None) is None
+    assert parse_cpulist(" \n") == ()
+
+
+@given(st.integers(-(10**19) + 1, 10**19 - 1))
+def test_integers(number):
+    assert parse_integer(f" {number}\n") == number
+
+
+@pytest.mark.parametrize("text", [None, "", "1_0", "0x1", "1.0", "+1", "9" * 20, "\u0663"])
+def test_no_integers(text):
+    assert parse_integer(text) is None
+
+
+# --- torch -------------------------------------------------------------------------------
+
+VERSION_PY = """from typing import Optional
+__all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip', 'xpu']
+__version__ = {version!r}
+debug = False
+cuda: Optional[str] = {cuda!r}
+git_version = 'abc'
+hip: Optional[str] = {hip!r}
+xpu: Optional[str] = {xpu!r}
+"""
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        f.TorchBuild("2.13.0+cpu", "cpu"),
+        f.TorchBuild("2.13.0+cu130", "cu130", cuda="13.0"),
+        f.TorchBuild("2.13.0+rocm7.0", "rocm7.0", hip="7.0.51831"),
+        f.TorchBuild("2.13.0+xpu", "xpu", xpu="20250301"),
+        f.TorchBuild("2.13.0"),
+        f.TorchBuild("2.14.0a0+gitabc", "gitabc"),
+    ],
+    ids=lambda build: build.version,
+)
+def test_builds_of_torch(build):
+    text = VERSION_PY.format(version=build.version, cuda=build.cuda, hip=build.hip, xpu=build.xpu)
+    assert parse_version_py(text) == build
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\0", "def", "(" * 500, "__version__ = 3", "__version__ = f()", "cuda: str", "a.b = 'c'"],
+)
+def test_garbage_is_no_build(text):
+    assert parse_version_py(text) == f.TorchBuild()
+
+
+@given(st.text(max_size=60))
+def test_no_text_crashes_the_torch_parser(text):
+    assert isinstance(parse_version_py(text), f.TorchBuild)
+
+
+def test_code_in_version_py_is_not_run(tmp_path):
+    mark = tmp_path / "ran"
+    parse_version_py(f"open({str(mark)!r}, 'w')\n__version__ = '1'\n")
+    assert not mark.exists()
+
+
+@pytest.fixture
+def only_on_path(monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(
+        sys,
+        "meta_path",
+        [m for m in sys.meta_path if getattr(m, "__module__", "") == "_frozen_importlib_external"],
+    )
+    return tmp_path
+
+
+def test_torch_is_found_without_importing_it(only_on_path):
+    build(only_on_path, {"torch/__init__.py": "1 / 0", "torch/version.py": "__version__ = '9+x'"})
+    assert installed_torch_build() == f.TorchBuild("9+x", "x")
+
+
+def test_no_torch(only_on_path):
+    assert installed_torch_build() is None
+    (only_on_path / "torch").mkdir()
+    assert installed_torch_build() is None  # a folder of that name is no torch
+
+
+def test_a_torch_without_version_py_is_unknown(only_on_path):
+    build(only_on_path, {"torch/__init__.py": ""})
+    facts = collect(only_on_path)
+    assert facts.torch == f.TorchBuild()
+    assert facts.where("torch.version") == "torch/version.py: __version__"
+
+
+def test_a_stand_in_for_torch_without_a_spec(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    assert installed_torch_build() is None
+
+
+# --- JSON --------------------------------------------------------------------------------
+
+some_text = st.text(max_size=8)
+whole = st.integers(0, 2**63)
+maybe_text = st.none() | some_text
+maybe_whole = st.none() | whole
+pci_devices = st.builds(
+    f.PciDevice,
+    bdf=st.from_regex(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", fullmatch=True),
+    vendor=st.from_regex(r"[0-9a-f]{4}", fullmatch=True),
+    device=st.from_regex(r"[0-9a-f]{4}", fullmatch=True),
+    class_code=st.from_regex(r"0x[0-9a-f]{6}", fullmatch=True),
+    numa_node=maybe_whole,
+    driver=maybe_text,
+)
+
+
+def tuples(items):
+    return st.lists(items, max_size=3).map(tuple)
+
+
+host_facts = st.builds(
+    f.HostFacts,
+    os=st.builds(f.OsFacts, maybe_text, maybe_text, maybe_text),
+    pci=tuples(pci_devices),
+    nodes=tuples(st.builds(f.DeviceNode, some_text, some_text, st.booleans(), st.booleans())),
+    modules=tuples(some_text),
+    cpuset=st.builds(f.CpuSet, tuples(whole), tuples(whole)),
+    cgroup=st.builds(
+        f.CgroupLimits,
+        maybe_whole,
+        st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    ),
+    cpu=st.builds(
+        f.CpuFacts, maybe_text, tuples(some_text), maybe_whole, maybe_whole, maybe_whole
+    ),
+    memory=st.builds(f.MemoryFacts, maybe_whole, maybe_whole),
+    python=maybe_text,
+    torch=st.none() | st.builds(f.TorchBuild, *[maybe_text] * 5),
+    unknown=tuples(st.tuples(some_text, some_text)),
+)
+
+
+@given(host_facts)
+def test_json_round_trip(facts):
+    assert f.HostFacts.from_json(json.loads(json.dumps(facts.to_json()))) == facts
+
+
+def test_facts_left_out_take_their_defaults():
+    assert f.HostFacts.from_json({}) == f.HostFacts()
+    assert f.HostFacts.from_json({"os": {"name": "Linux"}}).os == f.OsFacts("Linux")
+
+
+DEVICE = {"bdf": "0000:3b:00.0", "vendor": "10de", "device": "2335", "class_code": "0x030200"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        ([], "the file must be an object"),
+        (None, "the file must be an object"),
+        ({"gpu": 1}, "the file has the unknown key 'gpu'"),
+        ({"os": {"name": 3}}, "/os/name must be a string"),
+        ({"pci": {}}, "/pci must be a list"),
+        ({"pci": [3]}, "/pci/0 must be an object"),
+        ({"pci": [{"bdf": "0000:3b:00.0"}]}, "/pci/0 has no vendor"),
+        ({"pci": [DEVICE | {"vendor": "0x10DE"}]}, "/pci/0 cannot be read: vendor is '0x10DE'"),
+        ({"pci": [DEVICE | {"numa_node": True}]}, "/pci/0/numa_node must be a whole number"),
+        (
+            {"nodes": [{"path": "", "kind": "", "readable": 1, "writable": True}]},
+            "/nodes/0/readable must be true or false",
+        ),
+        ({"cgroup": {"cpu_quota_cores": "2"}}, "/cgroup/cpu_quota_cores must be a finite number"),
+        ({"cgroup": {"cpu_quota_cores": float("nan")}}, "must be a finite number"),
+        ({"cgroup": {"cpu_quota_cores": 10**400}}, "must be a finite number"),
+        ({"unknown": [["a"]]}, "/unknown/0 must have 2 items"),
+        ({"torch": "2.13"}, "/torch must be an object"),
+    ],
+)
+def test_json_of_another_shape_gets_one_sentence(raw, says):
+    with pytest.raises(InputError) as error:
+        f.HostFacts.from_json(raw)
+    assert says in error.value.message
+    assert "\n" not in error.value.message
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([x.name for x in dataclasses.fields(f.HostFacts)]), json_values
+    )
+)
+def test_any_json_is_facts_or_an_input_error(raw):
+    try:
+        assert isinstance(f.HostFacts.from_json(raw), f.HostFacts)
+    except InputError:
+        pass
+
+
+def test_facts_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        f.HostFacts().python = "4"
+
+
+# --- cost --------------------------------------------------------------------------------
+
+
+def test_collecting_and_matching_load_nothing_heavy():
+    code = (
+        "import sys; from vllm_adapter.host import live, match; facts = live.collect();"
+        "match.match([{'os': ['Linux']}], facts);"
+        "print(*(m for m in ('torch', 'jsonschema', 'pluggy', 'importlib.metadata',"
+        " 'importlib_metadata', 'subprocess', 'platform') if m in sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
