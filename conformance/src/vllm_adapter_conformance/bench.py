@@ -1,0 +1,58 @@
+"""The worker's side: the device, opened once and kept for all cases of a run."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from vllm_adapter.errors import AdapterError
+from vllm_adapter.settings import Fallback, Settings
+from vllm_adapter_conformance.target import Target
+
+if TYPE_CHECKING:
+    import torch
+
+    from vllm_adapter.engine.device import OpenDevice
+    from vllm_adapter.engine.ops.bind import Binding
+    from vllm_adapter.engine.runtime import RuntimeAdapter
+
+
+class Bench:
+    """Gives checks the adapter's opened device. The policy is `error`, whatever VA_FALLBACK is."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.settings = Settings(fallback=Fallback.ERROR)
+
+    @cached_property
+    def opened(self) -> OpenDevice:
+        """The device, its runtime and operators; opened at the first use."""
+        from vllm_adapter.engine.device import open_record
+
+        if self.target.device is None:
+            raise AdapterError(
+                f"adapter {self.target.record.name} has no device on this machine",
+                hint="levels above L0 need the device: run on a machine that has it",
+            )
+        return open_record(self.target.record, self.target.device.index, Settings.from_environ())
+
+    @property
+    def runtime(self) -> RuntimeAdapter:
+        """The device's runtime."""
+        return self.opened.runtime
+
+    @property
+    def device(self) -> torch.device:
+        """The torch device."""
+        return self.opened.device
+
+    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy on the device, of its own memory also where the device is the host."""
+        copied = tensor.to(self.device)
+        return copied.clone() if copied.data_ptr() == tensor.data_ptr() else copied
+
+    def bind(self, op: str, facts: dict[str, Any], owner: object = None) -> Binding:
+        """Binds a case on the device under policy `error`."""
+        from vllm_adapter.engine.ops.bind import OpCase, bind
+
+        return bind(OpCase.of(op, str(self.device), facts), self.settings, owner)
