@@ -53,6 +53,7 @@ class Bench:
 
     def bind(self, op: str, facts: dict[str, Any], owner: object = None) -> Binding:
         """Binds a case on the device under policy `error`."""
-        from vllm_adapter.engine.ops.bind import OpCase, bind
+        from vllm_adapter.engine.ops.bind import bind
+        from vllm_adapter.engine.ops.spec import OpCase
 
         return bind(OpCase.of(op, str(self.device), facts), self.settings, owner)

@@ -36,7 +36,7 @@ class NotDeclared:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a passed check saw. `share`: the largest error as a share of the budget, 1 the limit."""
+    """What a passed check saw. `share`: the largest error, as a share of the budget."""
 
     share: float | None = None
     note: str = ""
