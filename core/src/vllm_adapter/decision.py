@@ -67,7 +67,7 @@ def holds(rule: Rule, got: FactValue) -> bool:
             got == want and isinstance(got, bool) == isinstance(want, bool) for want in rule
         )
     if isinstance(got, (bool, str)):
-        return False
+        return not rule  # bounds say nothing of a word; no bound admits any
     tests = {
         "min": lambda bound: got >= bound,
         "max": lambda bound: got <= bound,
@@ -124,7 +124,10 @@ def _refusal(operator: Operator, entry: OperatorEntry, facts: Mapping[str, FactV
     )
     if not concerned:
         return Reject(UNCONCERNED, pointer, entry.support, "full")
-    named = ", ".join(f"{name} = {facts.get(name)!r}" for name in entry.limits)
+    named = ", ".join(
+        f"{name} = {facts[name]!r}" if name in facts else f"{name} in {_plain(rule)!r}"
+        for name, rule in entry.limits.items()
+    )
     what = f"{operator.name} with {named}" if named else operator.name
     return Reject(f"{what} is declared {entry.support}", pointer, entry.support, "full")
 

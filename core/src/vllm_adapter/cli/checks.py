@@ -67,8 +67,9 @@ def schema_faults(
     kind: str, raw: Any, *, newer: bool = False
 ) -> tuple[list[SchemaFault], list[str]]:
     """Faults by the schema alone, and the pointers of unknown keys that `newer` ignores."""
-    import vllm_adapter_schemas
     from jsonschema import Draft202012Validator
+
+    import vllm_adapter_schemas
 
     schema = vllm_adapter_schemas.load(kind)
     faults: list[SchemaFault] = []

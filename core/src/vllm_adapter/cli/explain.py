@@ -1,0 +1,216 @@
+"""`vllm-adapter explain`: the page of a code or rule, or an adapter's decisions."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from vllm_adapter.cli.output import clean, colour, emit_json, table, warn
+from vllm_adapter.errors import InputError
+
+if TYPE_CHECKING:
+    from vllm_adapter.capability import Capability
+    from vllm_adapter.cli.decisions import Verdict
+    from vllm_adapter.operators import Operator
+
+HELP: Final = "explain a code or rule, or which cases an adapter accepts and why not"
+EXAMPLE: Final = """\
+example:
+  vllm-adapter explain VA3001
+  vllm-adapter explain cpu paged_attention
+  vllm-adapter explain cpu --diff my.json
+"""
+PAGES: Final = "vllm_adapter.pages"
+"""Entry-point group: each names a module with `page(key: str) -> str | None`."""
+_CODE: Final = re.compile(r"VA\d+\Z", re.ASCII | re.IGNORECASE)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument(
+        "key",
+        metavar="KEY",
+        help="a code (VA3001), a rule (L2.rms_norm.correct), an installed adapter's name, "
+        "or a package folder",
+    )
+    parser.add_argument("operator", metavar="OP", nargs="?", help="one operator of the adapter")
+    parser.add_argument(
+        "--diff",
+        metavar="FILE",
+        help="name the decisions that change when FILE replaces the descriptor of its arch",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 if there is something to explain."""
+    page = _page(args.key)
+    if page is None:
+        return _adapter(args)
+    if args.operator is not None or args.diff is not None:
+        raise InputError(
+            f"{args.key} is a page, and takes no operator and no --diff",
+            hint=f"vllm-adapter explain {args.key}",
+        )
+    if args.json:
+        emit_json({"key": args.key, "page": page})
+    else:
+        print(page.rstrip())
+    return 0
+
+
+def _page(key: str) -> str | None:
+    """The page of a code or of what another package explains; None if it can only be an adapter.
+
+    Raises:
+        InputError: it has the form of a code or a rule, and there is no such page.
+    """
+    from vllm_adapter.codes import CODES
+
+    if _CODE.match(key):
+        code = CODES.get(key.upper())
+        if code is None:
+            near = difflib.get_close_matches(key.upper(), CODES, n=3, cutoff=0.0)
+            raise InputError(f"there is no code {key}", hint=f"the nearest: {', '.join(near)}")
+        return code.page()
+    from importlib_metadata import entry_points
+
+    for point in entry_points(group=PAGES):
+        try:
+            found = point.load().page(key)
+        except Exception as error:
+            warn(f"the pages of {point.value} cannot be read: {type(error).__name__}: {error}")
+            continue
+        if found is not None:
+            return str(found)
+    if re.match(r"L\d\.", key) and not Path(key).exists():
+        raise InputError(
+            f"there is no rule {key}",
+            hint="rules come with vllm-adapter-conformance; is it installed?",
+        )
+    return None
+
+
+def _adapter(args: argparse.Namespace) -> int:
+    from vllm_adapter.operators import OPERATORS, operator
+
+    operators = [operator(args.operator)] if args.operator else list(OPERATORS.values())
+    capabilities = _capabilities(args.key)
+    if args.diff is not None:
+        return _diff(args, capabilities, operators)
+    from vllm_adapter.cli.decisions import entry_line, verdicts
+
+    document = []
+    for capability in capabilities:
+        found = {op.name: verdicts(op, capability.operators.get(op.name, ())) for op in operators}
+        if args.json:
+            document.append(
+                {
+                    "descriptor": capability.origin,
+                    "arch": capability.identity.arch,
+                    "operators": {name: [v.as_json() for v in vs] for name, vs in found.items()},
+                }
+            )
+            continue
+        print(colour(f"{capability.identity.arch}  {clean(capability.origin)}", "bold"))
+        for op in operators:
+            entries = capability.operators.get(op.name, ())
+            print(f"\n{op.name}: {op.summary}")
+            for entry in entries:
+                print(f"  {clean(entry_line(entry))}")
+            if not entries:
+                helper = op.composed_of
+                ours = f"; composed of {helper}" if helper in capability.operators else ""
+                print(f"  not declared{ours}")
+            _print_verdicts(found[op.name])
+        print()
+    if args.json:
+        emit_json({"descriptors": document})
+    return 0
+
+
+def _print_verdicts(found: Sequence[Verdict]) -> None:
+    from vllm_adapter.cli.decisions import case_text
+
+    print(f"  the usual case: {case_text(found[0].case)}")
+    rows = [(v.label, v.word, v.why) for v in found]
+    print(textwrap.indent(table(rows, ("CASE", "DECISION", "WHY")), "  "), end="")
+
+
+def _diff(
+    args: argparse.Namespace, capabilities: Sequence[Capability], operators: Sequence[Operator]
+) -> int:
+    from vllm_adapter.capability import load_capability
+    from vllm_adapter.cli.decisions import case_text, changes, verdicts
+
+    new = load_capability(Path(args.diff))
+    old = _same_arch(capabilities, new, args.key)
+    changed = {op.name: found for op in operators if (found := changes(op, old, new))}
+    if args.json:
+        emit_json(
+            {
+                "old": old.origin,
+                "new": new.origin,
+                "changes": [
+                    {"operator": name, "old": c.old.as_json(), "new": c.new.as_json()}
+                    for name, found in changed.items()
+                    for c in found
+                ],
+            }
+        )
+        return 0
+    print(f"old: {clean(old.origin)}\nnew: {clean(new.origin)}")
+    if not changed:
+        print("no decision changes")
+    for op in operators:
+        if op.name in changed:
+            usual = verdicts(op, old.operators.get(op.name, ()))[0].case
+            print(f"\n{op.name}; the usual case: {case_text(usual)}")
+            rows = [(c.old.label, c.old.summary, c.new.summary) for c in changed[op.name]]
+            print(textwrap.indent(table(rows, ("CASE", "OLD", "NEW")), "  "), end="")
+    return 0
+
+
+def _same_arch(found: Sequence[Capability], new: Capability, name: str) -> Capability:
+    """The descriptor that `new` would replace: the only one, or the one of its arch."""
+    same = [c for c in found if c.identity.arch == new.identity.arch] or list(found)
+    if len(same) == 1:
+        return same[0]
+    raise InputError(
+        f"{name} has no descriptor of arch {new.identity.arch}, which {new.origin} is for",
+        hint=f"its arches: {', '.join(sorted(c.identity.arch for c in found))}",
+    )
+
+
+def _capabilities(key: str) -> list[Capability]:
+    """The descriptors of an adapter, or the one that VA_CAPABILITY puts in their place."""
+    from vllm_adapter.capability import load_capability
+    from vllm_adapter.cli.packages import manifest_in, resolve
+    from vllm_adapter.manifest import read_manifest
+    from vllm_adapter.settings import Settings
+
+    folder = _folder(resolve(key))
+    replacement = Settings.from_environ().capability
+    if replacement is not None:
+        warn(f"VA_CAPABILITY replaces the descriptors of {key}")
+        return [load_capability(replacement)]
+    manifest = read_manifest(manifest_in(folder))
+    files = manifest.capability_files()
+    if not files:
+        raise InputError(
+            f"{manifest.path} names no capability descriptor ({manifest.capabilities})",
+            hint="an adapter declares what it can do in its capabilities folder",
+        )
+    return [load_capability(file) for file in files]
+
+
+def _folder(path: Path) -> Path:
+    if path.is_dir():
+        return path
+    raise InputError(
+        f"{path} is a file, not an adapter", hint="give the package folder, or the adapter's name"
+    )
