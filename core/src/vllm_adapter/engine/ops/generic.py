@@ -22,7 +22,9 @@ __all__ = [
     "fused_add_rms_norm",
     "linear",
     "paged_attention",
+    "paged_decode",
     "plan_paged_attention",
+    "plan_paged_decode",
     "reshape_and_cache",
     "rms_norm",
     "rotary_embedding",
@@ -143,6 +145,50 @@ def paged_attention(
 def plan_paged_attention(step: Step, state: Lengths | None) -> Lengths:
     """Keeps a step's lengths on the host, so that `paged_attention` need not ask the device."""
     return step.query_lens, step.context_lens
+
+
+def paged_decode(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    scale: float,
+    window: int,
+    soft_cap: float,
+    longest: int,
+) -> torch.Tensor:
+    """`paged_attention` where each sequence has one new token: all of them at once.
+
+    Every sequence is padded to the `longest` context, which `plan_paged_decode` keeps: few
+    launches and no wait for the device, at the price of reading the padding.
+    """
+    block_size = key_cache.shape[1]
+    blocks = -(-longest // block_size)
+    place = torch.arange(blocks * block_size, device=query.device)
+    valid = place < seq_lens[:, None]
+    table = block_table[:, :blocks].masked_fill(~valid[:, ::block_size], 0)
+
+    def gather(cache: torch.Tensor) -> torch.Tensor:
+        # Unused slots may hold NaN, which a mask of the scores would let through.
+        rows = cache[table].flatten(1, 2).masked_fill(~valid[:, :, None, None], 0)
+        return rows.transpose(1, 2)
+
+    result = F.scaled_dot_product_attention(
+        query[:, :, None],
+        gather(key_cache),
+        gather(value_cache),
+        attn_mask=valid[:, None, None],
+        scale=scale,
+        enable_gqa=query.shape[1] != key_cache.shape[2],
+    )
+    return result[:, :, 0]
+
+
+def plan_paged_decode(step: Step, state: int | None) -> int:
+    """The longest context of the step, on the host."""
+    return max(step.context_lens)
 
 
 def _causal(
