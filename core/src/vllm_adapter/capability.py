@@ -180,12 +180,17 @@ class Capability:
         Raises:
             CapabilityError: a value that the descriptor's schema does not allow.
         """
-        if not isinstance(live, Mapping):
-            raise _bad(self.origin, Fault("", f"cannot be refined with {shown(live)}"))
         raw = copy.deepcopy(dict(self.raw))
-        sources = raw.setdefault("sources", {})
-        _merge(raw, live, "", sources)
-        return parse_capability(raw, self.origin)
+        try:
+            if not isinstance(live, Mapping):
+                raise Fault("", f"is {shown(live)}, not an object")
+            _merge(raw, live, "", raw.setdefault("sources", {}))
+            return _parse(raw, self.origin)
+        except Fault as fault:
+            raise CapabilityError(
+                f"live values for {self.origin} cannot be used: {fault}",
+                hint="correct the adapter's describe hook: it gives values in the file's shape",
+            ) from None
 
 
 def load_capability(path: Path) -> Capability:
@@ -292,8 +297,8 @@ def _child(value: Any, part: str) -> Any:
 def _merge(
     into: dict[str, Any], live: Mapping[str, Any], at: str, sources: dict[str, Any]
 ) -> None:
-    for key, value in live.items():
-        pointer = f"{at}/{escaped(str(key))}"
+    for key, value in ((str(name), item) for name, item in live.items()):
+        pointer = f"{at}/{escaped(key)}"
         if isinstance(value, Mapping):
             if not isinstance(into.get(key), dict):
                 into[key] = {}

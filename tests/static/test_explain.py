@@ -1,0 +1,210 @@
+"""`vllm-adapter explain`."""
+
+from __future__ import annotations
+
+import json
+import types
+from pathlib import Path
+
+import importlib_metadata
+import pytest
+
+import vllm_adapter_cpu
+from vllm_adapter import errors
+from vllm_adapter.cli.decisions import sample_cases, verdicts
+from vllm_adapter.cli.main import main
+from vllm_adapter.codes import CODES
+from vllm_adapter.decision import OperatorEntry
+from vllm_adapter.operators import OPERATORS
+
+pytestmark = pytest.mark.static
+
+ENTRY = {"support": "full", "dtypes": ["float16"], "run": "k:attention"}
+CAPABILITY = Path(vllm_adapter_cpu.__file__).parent / "capabilities" / "x86_64.json"
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A package folder, and a function that writes its descriptor's operators."""
+
+    def write(operators, arch="a1", name="a.json", folder="capabilities"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        raw = {
+            "schema": "vllm-adapter/capability/1.0",
+            "identity": {"vendor": "Acme", "arch": arch},
+            "operators": operators,
+        }
+        (tmp_path / folder / name).write_text(json.dumps(raw))
+        return str(tmp_path / folder / name)
+
+    manifest = {
+        "schema": "vllm-adapter/manifest/1.0",
+        "name": "acme",
+        "vendor": "Acme",
+        "api": ">=1.0",
+    }
+    (tmp_path / "adapter.json").write_text(json.dumps(manifest))
+    return tmp_path, write
+
+
+def document(capsys):
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_has_a_page(code, capsys):
+    assert main(["explain", code.lower()]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith(code) and "What to do: " in page
+
+
+def test_every_error_has_a_code_that_is_registered():
+    def tree(kind):
+        yield kind
+        for child in kind.__subclasses__():
+            yield from tree(child)
+
+    for kind in tree(errors.VllmAdapterError):
+        assert kind.code in CODES, kind
+
+
+def test_an_unknown_code_names_the_nearest(capsys):
+    assert main(["explain", "VA3002"]) == 2
+    err = capsys.readouterr().err
+    assert "there is no code VA3002" in err and "VA3001" in err
+
+
+def test_pages_of_other_packages(monkeypatch, capsys):
+    def broken():
+        raise ImportError("no luck")
+
+    pages = types.SimpleNamespace(page=lambda key: "The rule." if key == "L2.x.y" else None)
+    points = [
+        types.SimpleNamespace(value="broken", load=broken),
+        types.SimpleNamespace(value="pages", load=lambda: pages),
+    ]
+    real = importlib_metadata.entry_points
+    monkeypatch.setattr(
+        importlib_metadata,
+        "entry_points",
+        lambda group: points if group == "vllm_adapter.pages" else real(group=group),
+    )
+    assert main(["explain", "L2.x.y", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"key": "L2.x.y", "page": "The rule."}
+    assert "no luck" in err
+    assert main(["explain", "L2.x.z"]) == 2
+    assert main(["explain", "L2.x.y", "rms_norm"]) == 2
+
+
+def test_decisions_of_the_cpu_adapter(capsys):
+    assert main(["explain", "cpu", "paged_attention", "--json"]) == 0
+    for found in document(capsys)["descriptors"]:
+        cases = found["operators"]["paged_attention"]
+        assert cases[0]["decision"] == "accept"
+        refused = {c["why"].partition(" (")[0] for c in cases if c["decision"] == "reject"}
+        assert "paged_attention with window = 20 is declared not_implemented" in refused
+    assert main(["explain", "cpu"]) == 0
+    text = capsys.readouterr().out
+    for name in OPERATORS:
+        assert f"\n{name}: " in text
+
+
+def test_text_says_what_is_declared_and_why_not(package, capsys):
+    folder, write = package
+    write(
+        {"paged_attention": ENTRY | {"limits": {"head_size": {"min": 128}, "phase": ["decode"]}}}
+    )
+    assert main(["explain", str(folder), "paged_attention"]) == 0
+    text = capsys.readouterr().out
+    assert "the usual case: dtype=float16 head_size=128 " in text
+    lines = {line.split()[0]: " ".join(line.split()) for line in text.splitlines() if line.strip()}
+    pointer = "/operators/paged_attention"
+    assert f"the usual case accept {pointer}, only phase decode" in " ".join(text.split())
+    assert f"reject dtype not declared ({pointer}/dtypes" in lines["dtype=float32"]
+    assert (
+        f"reject head_size outside its limits ({pointer}/limits/head_size: got 64"
+        in (lines["head_size=64"])
+    )
+    assert main(["explain", str(folder), "fused_add_rms_norm"]) == 0
+    assert "not declared" in capsys.readouterr().out
+
+
+def test_a_composed_operator_names_what_it_is_made_of(package, capsys):
+    folder, write = package
+    write({"rms_norm": ENTRY})
+    assert main(["explain", str(folder), "fused_add_rms_norm"]) == 0
+    assert "not declared; composed of rms_norm" in capsys.readouterr().out
+
+
+def test_samples_differ_from_the_usual_case_in_one_fact():
+    operator = OPERATORS["rotary_embedding"]
+    cases = sample_cases(operator, ())
+    assert cases[0] == {
+        "dtype": "float32",
+        "head_size": 32,
+        "interleaved": False,
+        "partial": False,
+    }
+    for case in cases[1:]:
+        assert sum(case[name] != cases[0][name] for name in case) == 1
+    assert len(cases) == 1 + 2 + 6 + 1 + 1
+    nothing = OperatorEntry("unsupported", "/x")
+    assert {v.word for v in verdicts(operator, [nothing])} == {"reject"}
+
+
+def test_diff_names_the_decisions_that_change(package, capsys):
+    folder, write = package
+    write({"rms_norm": ENTRY, "linear": ENTRY})
+    write({"rms_norm": ENTRY}, arch="a2", name="b.json")
+    new = write({"rms_norm": ENTRY | {"dtypes": ["float16", "float32"]}}, folder="new")
+    assert main(["explain", str(folder), "--diff", new, "--json"]) == 0
+    found = [
+        (c["operator"], c["old"]["decision"], c["new"]["decision"], c["new"]["case"]["dtype"])
+        for c in document(capsys)["changes"]
+    ]
+    assert ("rms_norm", "reject", "accept", "float32") in found
+    assert ("linear", "accept", "reject", "float16") in found
+    assert not any(name == "rms_norm" and dtype == "bfloat16" for name, *_, dtype in found)
+    assert main(["explain", str(folder), "rms_norm", "--diff", new]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "dtype=float32 reject: dtype not declared accept: k:attention" in text
+    assert "linear" not in text
+    assert main(["explain", str(folder), "--diff", str(folder / "capabilities" / "a.json")]) == 0
+    assert "no decision changes" in capsys.readouterr().out
+    other = write({}, arch="a9", folder="new")
+    assert main(["explain", str(folder), "--diff", other]) == 2
+    assert "its arches: a1, a2" in capsys.readouterr().err
+
+
+def test_the_replacing_descriptor_is_explained(package, capsys, monkeypatch):
+    _, write = package
+    monkeypatch.setenv("VA_CAPABILITY", write({}, arch="mine"))
+    assert main(["explain", "cpu", "rms_norm", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "VA_CAPABILITY replaces" in err
+    (found,) = json.loads(out)["descriptors"]
+    assert found["arch"] == "mine"
+    assert found["operators"]["rms_norm"][0]["why"] == "not declared"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nobody"], "no adapter nobody is installed"),
+        (["cpu", "rms_nom"], "did you mean rms_norm?"),
+        (["cpu", "--diff", "no.json"], "No such file"),
+        ([str(CAPABILITY)], "is a file, not an adapter"),
+        (["/no/such/path"], "there is no file or folder"),
+    ],
+)
+def test_bad_input(words, says, capsys):
+    assert main(["explain", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and says in err
+
+
+def test_a_package_without_descriptors(package, capsys):
+    folder, _ = package
+    assert main(["explain", str(folder)]) == 2
+    assert "names no capability descriptor" in capsys.readouterr().err

@@ -1,0 +1,316 @@
+"""The schemas document every field, and say exactly what the plain checks say."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+import warnings
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+import vllm_adapter_schemas
+from vllm_adapter import capability, capability_check, manifest
+from vllm_adapter.cli.checks import schema_faults
+from vllm_adapter.decision import OperatorEntry
+from vllm_adapter.errors import CapabilityError
+from vllm_adapter.files import schema_version
+from vllm_adapter.operators import OPERATORS
+
+pytestmark = pytest.mark.static
+
+MANIFEST = {
+    "schema": "vllm-adapter/manifest/1.0",
+    "name": "acme",
+    "vendor": "Acme",
+    "api": ">=1.0,<2",
+    "device": {"torch_type": "acme", "torch_module": "torch_acme"},
+    "match": [{"pci_vendor": "fff1", "pci_class": ["0x1200"]}, {"machine": ["x86_64"]}],
+    "capabilities": "capabilities/*.json",
+    "plugin": "vllm_adapter_acme.plugin:AcmePlugin",
+    "emulated": False,
+}
+DESCRIPTOR = {
+    "schema": "vllm-adapter/capability/1.0",
+    "identity": {"vendor": "Acme", "arch": "a1", "torch_type": "acme", "capability_id": [9, 4]},
+    "match": [{"pci_vendor": "fff1", "pci_device": ["0001"]}],
+    "compute_units": {
+        "float16": {"throughput_gflops": 1e5, "max_threads": 64, "emulated": None},
+        "source": {"kind": "datasheet", "reference": "page 3"},
+    },
+    "memory": {"capacity_bytes": 2**34, "unified": False, "source": {"kind": "queried"}},
+    "dma": {"engine_count": 0},
+    "execution": {"subgroup_size": None, "fence_scope": "wavefront"},
+    "numerics": {"fp8_flavour": "e4m3fn", "fp8_max": 448.0, "deterministic": True},
+    "kv": {"block_multiple": 16},
+    "vllm": {"dist_backend": "gloo", "visible_devices_variable": None},
+    "driver": {
+        "minimum": "1.2",
+        "blocked": ["1.3"],
+        "downgrades": [{"feature": "fp8", "below": "2", "to": "float16", "reason": "old"}],
+    },
+    "operators": {
+        "rms_norm": {
+            "support": "full",
+            "dtypes": ["float16"],
+            "limits": {"hidden": {"multiple_of": 16}},
+            "form": "kernel",
+            "run": "vllm_adapter_acme.kernels:rms_norm",
+        },
+        "paged_attention": [
+            {
+                "support": "versioned",
+                "first_version": "2.0",
+                "dtypes": ["float16", "bfloat16"],
+                "run": "k:attention",
+                "plan": "k:plan",
+                "variant": "decode",
+                "limits": {"phase": ["decode"], "head_size": [64, 128], "soft_cap": {"min": 0}},
+            },
+            {"support": "unsupported", "limits": {"kv_dtype": ["float8_e4m3fn"]}},
+        ],
+        "linear": {"support": "not_implemented", "limits": {"bias": [True]}},
+    },
+    "sources": {"/memory/capacity_bytes": {"kind": "measured", "reference": None}},
+}
+WORDS = st.sampled_from(
+    (
+        *(
+            "",
+            " ",
+            "\n",
+            "acme\n",
+            "Acme",
+            "torch",
+            "if",
+            "a.b:c",
+            "a.b",
+            "0x1200",
+            "fff1",
+            "FFF1",
+        ),
+        *("/a", "../a", "a/../b.json", "x*.json", ">=1", "> 1.0 ,<2", "1", "\u0661", ">=\u0661"),
+        *("e4m3fn", "float16", "full", "versioned", "decode", "kind", "min", "auto", "/memory"),
+        *("vllm-adapter/manifest/1.0", "vllm-adapter/manifest/1.7", "vllm-adapter/manifest/1.0\n"),
+        *("vllm-adapter/capability/1.0", "vllm-adapter/capability/1.7"),
+        *("vllm-adapter/capability/2.0", "measured", "hidden", "torch_type", "library", "source"),
+        *("x", "a\u2028", "~/", "schema", "if/then"),
+    )
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.sampled_from([0, 1, -1, 1.0, 0.5, 16.0, -0.0, 2**53, 2**53 + 2, 10**30, 1e300])
+    | WORDS
+    | st.text(max_size=4)
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(WORDS | st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def places(value, at=()):
+    """Every path into a JSON value."""
+    yield at
+    if isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(item, (*at, key))
+
+
+@st.composite
+def mutated(draw, document):
+    """The document after one to three edits: a value replaced, removed, added or swapped in."""
+    result = copy.deepcopy(document)
+    for _ in range(draw(st.integers(1, 3))):
+        path = draw(st.sampled_from(list(places(result))))
+        if not path:
+            continue
+        parent = result
+        for part in path[:-1]:
+            parent = parent[part]
+        kind = draw(st.sampled_from(["replace", "remove", "add", "other"]))
+        if kind == "remove":
+            del parent[path[-1]]
+        elif kind == "replace":
+            parent[path[-1]] = draw(VALUES)
+        elif kind == "other":
+            other = draw(st.sampled_from(list(places(document))))
+            value = document
+            for part in other:
+                value = value[part]
+            parent[path[-1]] = copy.deepcopy(value)
+        elif isinstance(parent, dict):
+            parent[draw(WORDS)] = draw(VALUES)
+        else:
+            parent.append(draw(VALUES))
+    return result
+
+
+def schema_accepts(kind, raw):
+    tag = raw.get("schema") if isinstance(raw, dict) else None
+    newer = (schema_version(tag, f"vllm-adapter/{kind}") or (0, 0)) > (1, 0)
+    return not schema_faults(kind, raw, newer=newer)[0]
+
+
+def capability_accepts(raw):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a newer minor version
+        try:
+            capability.parse_capability(raw, "test")
+        except CapabilityError:
+            return False
+    return True
+
+
+def test_the_examples_are_good():
+    assert manifest.check_manifest(MANIFEST) == []
+    assert schema_accepts("manifest", MANIFEST)
+    assert capability_accepts(DESCRIPTOR)
+    assert schema_accepts("capability", DESCRIPTOR)
+
+
+@settings(max_examples=600, deadline=None)
+@given(mutated(MANIFEST))
+def test_plain_manifest_checks_agree_with_the_schema(raw):
+    faults = manifest.check_manifest(raw)
+    assert schema_accepts("manifest", raw) == (not faults), faults
+
+
+@settings(max_examples=1200, deadline=None)
+@given(mutated(DESCRIPTOR))
+def test_plain_descriptor_checks_agree_with_the_schema(raw):
+    assert schema_accepts("capability", raw) == capability_accepts(raw)
+
+
+@settings(max_examples=300, deadline=None)
+@given(VALUES)
+def test_any_json_is_judged_and_never_crashes(raw):
+    assert schema_accepts("manifest", raw) == (not manifest.check_manifest(raw))
+    assert schema_accepts("capability", raw) == capability_accepts(raw)
+
+
+@pytest.mark.parametrize("section", [k for k in DESCRIPTOR if k not in ("schema", "identity")])
+@pytest.mark.parametrize("value", [None, 3, "float32", [], [3], {"x": 1}, True])
+def test_a_section_of_a_wrong_type_is_a_typed_error(section, value):
+    raw = copy.deepcopy(DESCRIPTOR) | {section: value}
+    assert capability_accepts(raw) == schema_accepts("capability", raw)
+
+
+def subschemas(node):
+    if isinstance(node, dict):
+        yield node
+        for value in node.values():
+            yield from subschemas(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from subschemas(value)
+
+
+@pytest.mark.parametrize("kind", vllm_adapter_schemas.KINDS)
+def test_every_field_is_described(kind):
+    schema = vllm_adapter_schemas.load(kind)
+    Draft202012Validator.check_schema(schema)
+    assert schema["$id"] == f"urn:vllm-adapter:{kind}:1.0"
+    assert vllm_adapter_schemas.versions(kind) == ("1.0",)
+    for node in subschemas(schema):
+        # Nodes without a type are conditions on fields that are described elsewhere.
+        for name, field in node.get("properties", {}).items() if "type" in node else ():
+            assert field.get("description"), f"{kind}: {name}"
+
+
+def test_units_are_in_the_names():
+    schema = vllm_adapter_schemas.load("capability")
+    memory = schema["properties"]["memory"]["properties"]
+    sizes = [n for n, f in memory.items() if "integer" in f.get("type", ())]
+    assert sizes and all(name.endswith("_bytes") for name in sizes)
+
+
+def test_capability_schema_names_the_fields_of_the_dataclasses():
+    schema = vllm_adapter_schemas.load("capability")
+    sections = {
+        "identity": capability.Identity,
+        "memory": capability.Memory,
+        "dma": capability.Dma,
+        "execution": capability.Execution,
+        "numerics": capability.Numerics,
+        "kv": capability.Kv,
+        "vllm": capability.Vllm,
+    }
+    for name, kind in sections.items():
+        stated = set(schema["properties"][name]["properties"]) - {"source"}
+        assert stated == {f.name for f in fields(kind)}, name
+    unit = set(schema["$defs"]["compute_unit"]["properties"]) - {"source"}
+    assert unit == {f.name for f in fields(capability.ComputeUnit)}
+    units = set(schema["properties"]["compute_units"]["properties"]) - {"source"}
+    assert units == set(capability_check.UNIT_DTYPES)
+    entry = set(schema["$defs"]["entry"]["properties"])
+    assert entry == {f.name for f in fields(OperatorEntry)} - {"pointer"}
+    nullable = capability_check.MAY_BE_ZERO
+    for node in subschemas(schema):
+        for name, field in node.get("properties", {}).items():
+            if "null" in field.get("type", ()) and "maximum" in field:
+                assert (field.get("minimum") == 0) == (name in nullable), name
+
+
+def test_capability_schema_has_the_operators_and_their_facts():
+    schema = vllm_adapter_schemas.load("capability")
+    declared = schema["properties"]["operators"]["properties"]
+    assert set(declared) - {"source"} == set(OPERATORS)
+    kinds = {int: "fact_integer", float: "fact_number", bool: "fact_boolean", str: "fact_text"}
+    for name, operator in OPERATORS.items():
+        limits = schema["$defs"][name]["properties"]["limits"]
+        assert limits["propertyNames"]["enum"] == list(operator.facts), name
+        assert list(limits["properties"]) == list(operator.facts), name
+        for fact, spec in operator.facts.items():
+            kind = "fact_phase" if spec.step else kinds[type(spec.samples[0])]
+            assert limits["properties"][fact]["$ref"] == f"#/$defs/{kind}", (name, fact)
+            said = limits["properties"][fact]["description"]
+            assert said[1:] == spec.summary[1:] + ".", (name, fact)
+
+
+def test_manifest_schema_has_the_vocabulary_of_the_plain_checks():
+    schema = vllm_adapter_schemas.load("manifest")
+    reserved = {word for word in manifest.RESERVED_NAMES if word[0].islower()}
+    assert set(schema["properties"]["name"]["not"]["enum"]) == reserved
+    match = schema["properties"]["match"]["items"]
+    assert tuple(match["properties"]) == tuple(match["propertyNames"]["enum"])
+    assert tuple(match["properties"]) == manifest.MATCH_KEYS
+    lists = {name for name, field in match["properties"].items() if field["type"] == "array"}
+    assert lists == set(manifest.LIST_KEYS)
+
+
+def test_no_descriptor_in_the_tree_is_at_fault():
+    root = Path(__file__).parents[2] / "adapters"
+    files = [*root.glob("*/src/*/capabilities/*.json"), *root.glob("*/src/*/adapter.json")]
+    assert files
+    for file in files:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        kind = raw["schema"].split("/")[1]
+        assert schema_faults(kind, raw) == ([], []), file
+
+
+def test_the_loader_needs_the_standard_library_alone():
+    code = (
+        "import sys; before = set(sys.modules); import vllm_adapter_schemas as s; "
+        "s.load('certificate'); "
+        "new = {m.partition('.')[0] for m in set(sys.modules) - before}; "
+        "print(sorted(new - set(sys.stdlib_module_names)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['vllm_adapter_schemas']"
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="kinds: manifest"):
+        vllm_adapter_schemas.load("../manifest")
