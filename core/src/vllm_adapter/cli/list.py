@@ -1,0 +1,92 @@
+"""`vllm-adapter list`: which adapters are installed, and which can be used here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from vllm_adapter.cli.output import clean, colour, emit_json, table
+
+if TYPE_CHECKING:
+    from vllm_adapter.registry import AdapterRecord
+
+HELP: Final = "list the installed adapters, and whether each can be used on this machine"
+EXAMPLE: Final = """\
+example:
+  vllm-adapter list            manifests and the last probe's answers; imports no adapter
+  vllm-adapter list --probe    asks every adapter again, in a child process
+"""
+_HEADERS: Final = ("NAME", "VENDOR", "VERSION", "STATUS", "DEVICES")
+_COLOURS: Final = {"ok": "green", "broken": "red", "incompatible": "red"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    parser.add_argument("--probe", action="store_true", help="ask each adapter that matches")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the adapters; 0 if one of them is ok or not probed yet, 1 if none can be used."""
+    from vllm_adapter import registry
+    from vllm_adapter.settings import Settings
+
+    records = registry.scan(Settings.from_environ())
+    host = registry.host_for(records)
+    records = registry.located(records, host)
+    if args.probe:
+        records = registry.probe(records, host, fresh=True)
+    else:
+        records = registry.remembered(records, host)
+    unserved = registry.unserved(records, host)
+    if args.json:
+        emit_json(
+            {
+                "adapters": [record.to_json() for record in records],
+                "not_installed": [
+                    {"name": name, "reason": reason, "next_step": _install(name)}
+                    for name, reason in unserved.items()
+                ],
+            }
+        )
+    else:
+        _print(records, unserved)
+    return 0 if any(r.status in (None, registry.Status.OK) for r in records) else 1
+
+
+def _print(records: Sequence[AdapterRecord], unserved: Mapping[str, str]) -> None:
+    if not records:
+        print(f"no adapter is installed; run `{_install('cpu')}`")
+    else:
+        rows = [
+            (
+                record.name,
+                record.manifest.vendor if record.manifest else None,
+                record.version,
+                record.status_text,
+                ", ".join(device.torch for device in record.devices) or None,
+            )
+            for record in records
+        ]
+        print(table(rows, _HEADERS), end="")
+    for record in records:
+        if record.reason:
+            _explain(record.name, record.status_text, record.reason, record.next_step)
+            for line in record.evidence:
+                if line.startswith("stderr: "):
+                    print(f"  {clean(line)}")
+    for name, reason in unserved.items():
+        _explain(name, "not installed", reason, _install(name))
+    if any(record.status is None for record in records):
+        print("\nnot probed: run `vllm-adapter list --probe`")
+
+
+def _explain(name: str, status: str, reason: str, next_step: str) -> None:
+    mark = colour(status, _COLOURS.get(status, "yellow"))
+    print(f"\n{clean(name)} {mark}: {clean(reason)}")
+    if next_step:
+        print(f"  next: {clean(next_step)}")
+
+
+def _install(name: str) -> str:
+    return f"pip install vllm-adapter-{name.replace('_', '-')}"

@@ -1,0 +1,262 @@
+"""Probes one adapter in this process: its plug-in, its torch device, its descriptors.
+
+Runs in the child of `isolation`, since importing a vendor's code can end or hang a process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from vllm_adapter.adapter import Adapter, library_command, one_line, probe_command
+from vllm_adapter.capability import load_capability
+from vllm_adapter.errors import AdapterError, VllmAdapterError
+from vllm_adapter.host.facts import HostFacts, PciDevice
+from vllm_adapter.host.match import Match, match
+from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter.settings import Settings
+
+_BUILDS: Final[Mapping[str, str]] = {"cuda": "CUDA", "xpu": "XPU"}
+
+
+class _Refused(Exception):
+    """The probe's answer is a status other than ok."""
+
+    def __init__(self, status: Status, reason: str, next_step: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.next_step = next_step
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Found:
+    """One device of the matched hardware, before torch is asked."""
+
+    name: str
+    arch: str | None = None
+    evidence: tuple[str, ...] = ()
+    pci: PciDevice | None = None
+
+
+def examine(record: AdapterRecord, host: HostFacts) -> dict[str, Any]:
+    """Probes one matched adapter: its status, reason, next step, evidence and devices."""
+    evidence: list[str] = []
+    devices: list[DeviceRecord] = []
+    try:
+        devices = _probe(record, host, evidence)
+        status, reason, next_step = Status.OK, "", ""
+    except _Refused as refusal:
+        status, reason, next_step = refusal.status, str(refusal), refusal.next_step
+    except AdapterError as error:
+        status = Status.BROKEN
+        reason = error.message.removeprefix(f"adapter {record.name}: ")
+        next_step = library_command(error.__cause__) or probe_command(record.name)
+    except VllmAdapterError as error:
+        status, reason = Status.BROKEN, error.message
+        next_step = f"vllm-adapter validate {record.path}"
+    return {
+        "status": status.value,
+        "reason": reason,
+        "next_step": next_step,
+        "evidence": evidence,
+        "devices": [device.to_json() for device in devices],
+    }
+
+
+def _probe(record: AdapterRecord, host: HostFacts, evidence: list[str]) -> list[DeviceRecord]:
+    manifest = record.manifest
+    assert manifest is not None, "only matched adapters are probed, and they have a manifest"
+    seen = match(manifest.match, host) or Match(())
+    evidence += seen.evidence
+    adapter = Adapter(record)
+    found = _found(adapter, host, seen)
+    for facts in found:
+        evidence += facts.evidence
+    if manifest.device is None:
+        return []
+    kind, count = manifest.name, len(found)
+    if manifest.device.torch_type is not None:
+        kind = manifest.device.torch_type
+        count = _torch_count(record, kind, manifest.device.torch_module, evidence)
+    if len(found) != count:  # a visible-devices variable: nobody says which of them are left
+        found = [_common(found, manifest.vendor)] * count
+    return [_device(adapter, host, kind, i, facts) for i, facts in enumerate(found)]
+
+
+def _found(adapter: Adapter, host: HostFacts, seen: Match) -> list[_Found]:
+    """What the plug-in's `probe` found, or by default one device for each matched PCI function."""
+    record = adapter.record
+    given = adapter.call("probe", host=host)
+    if given is None:
+        assert record.manifest is not None
+        name = record.manifest.vendor
+        return [_Found(f"{name} at {pci.bdf}", pci=pci) for pci in seen.pci] or [_Found(name)]
+    try:
+        found = [
+            _Found(str(device["name"]), device.get("arch"), tuple(device.get("evidence", ())))
+            for device in given
+        ]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise AdapterError(
+            f"adapter {record.name}: its hook `probe` gave {given!r}, which is no list of objects "
+            "with a name",
+            hint="return a list such as [{'name': 'Acme A1', 'arch': 'a1'}]",
+        ) from error
+    if not found:
+        raise _Refused(
+            Status.ABSENT,
+            "its own probe says that the matched hardware is none of its devices",
+            "vllm-adapter list --probe --json",
+        )
+    return found
+
+
+def _common(found: Sequence[_Found], vendor: str) -> _Found:
+    """The facts that hold for whichever of the devices it is."""
+    archs = {facts.arch for facts in found}
+    names = {facts.name for facts in found}
+    return _Found(
+        names.pop() if len(names) == 1 else vendor, archs.pop() if len(archs) == 1 else None
+    )
+
+
+def _device(
+    adapter: Adapter, host: HostFacts, kind: str, index: int, facts: _Found
+) -> DeviceRecord:
+    there = host if facts.pci is None else dataclasses.replace(host, pci=(facts.pci,))
+    file, arch = _descriptor(adapter.record, there, facts.arch)
+    torch_name = "cpu" if kind == "cpu" else f"{kind}:{index}"
+    live = adapter.call("describe", device=torch_name, host=host)
+    device = DeviceRecord(
+        index=index,
+        torch=torch_name,
+        name=facts.name,
+        arch=facts.arch or arch,
+        capability_file=file,
+        live=_plain(adapter.record, live),
+    )
+    if file is not None and device.live:
+        adapter.capability(device, Settings())  # raises where the live values do not fit
+    return device
+
+
+def _descriptor(
+    record: AdapterRecord, host: HostFacts, arch: str | None
+) -> tuple[Path | None, str | None]:
+    """The first descriptor that matches; one of the device's own arch, if that is known, wins."""
+    assert record.manifest is not None
+    first: tuple[Path | None, str | None] = (None, None)
+    for file in record.manifest.capability_files():
+        capability = load_capability(file)
+        if capability.match and match(capability.match, host) is None:
+            continue
+        found = (file, capability.identity.arch)
+        if arch is None or capability.identity.arch == arch:
+            return found
+        if first[0] is None:
+            first = found
+    return first
+
+
+def _plain(record: AdapterRecord, live: Any) -> dict[str, Any]:
+    """What `describe` gave, as JSON values."""
+    try:
+        plain = json.loads(json.dumps({} if live is None else live, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        plain, problem = None, one_line(error)
+    else:
+        problem = f"{live!r} is not an object"
+    if not isinstance(plain, dict):
+        raise AdapterError(
+            f"adapter {record.name}: what its hook `describe` gave cannot be used: {problem}",
+            hint="return the fields of a descriptor that were read live, as JSON values",
+        )
+    return plain
+
+
+def _torch_count(record: AdapterRecord, kind: str, module: str | None, evidence: list[str]) -> int:
+    """How many devices of a type torch shows; never zero."""
+    if importlib.util.find_spec("torch") is None:
+        raise _Refused(
+            Status.INCOMPATIBLE,
+            f"this adapter needs PyTorch for its {kind} device, and it is not installed",
+            "pip install torch",
+        )
+    torch = _imported("torch", record)
+    evidence.append(f"torch {torch.__version__}")
+    if module is not None:
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            raise _Refused(
+                Status.INCOMPATIBLE,
+                f"this adapter needs the module {module}, which is not installed",
+                f"pip install --upgrade {record.distribution}",
+            )
+        _imported(module, record)
+    if kind == "cpu":
+        return 1
+    backend: Any = getattr(torch, kind, None)
+    build = _missing_build(record, torch, kind, backend)
+    if build is not None:
+        raise _Refused(
+            Status.INCOMPATIBLE,
+            f"torch {torch.__version__} is built without {build} support; this adapter needs "
+            f"a {build} build",
+            _other_build(record, build, str(torch.__version__)),
+        )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            count = int(backend.device_count()) if backend.is_available() else 0
+        except Exception as error:
+            raise _Refused(
+                Status.BROKEN,
+                f"torch.{kind} failed while it counted devices: {one_line(error)}",
+                f'python -c "import torch; print(torch.{kind}.device_count())"',
+            ) from error
+    if not count:
+        why = f": {one_line(said[-1].message)}" if said else ""  # type: ignore[arg-type]
+        raise _Refused(
+            Status.ABSENT,
+            f"torch {torch.__version__} shows no {kind} device{why}",
+            f"python -c \"import torch; torch.zeros(1, device='{kind}')\"",
+        )
+    evidence.append(f"torch.{kind} shows {count} device{'s' * (count > 1)}")
+    return count
+
+
+def _imported(module: str, record: AdapterRecord) -> Any:
+    try:
+        return importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        raise _Refused(
+            Status.BROKEN,
+            f"importing {module} failed: {type(error).__name__}: {one_line(error)}",
+            library_command(error) or f'python -c "import {module}"',
+        ) from error
+
+
+def _missing_build(record: AdapterRecord, torch: Any, kind: str, backend: Any) -> str | None:
+    """What this torch was not built for, or None. AMD's builds call their devices cuda, too."""
+    assert record.manifest is not None
+    amd = any(entry.get("pci_vendor") == "1002" for entry in record.manifest.match)
+    if kind == "cuda" and amd:
+        return "ROCm" if torch.version.hip is None else None
+    if backend is None or not getattr(backend, "_is_compiled", lambda: True)():
+        return _BUILDS.get(kind, kind)
+    return None
+
+
+def _other_build(record: AdapterRecord, build: str, version: str) -> str:
+    plain = version.partition("+")[0]
+    if build == "XPU":
+        index = "https://download.pytorch.org/whl/xpu"
+        return f"pip install --force-reinstall torch=={plain} --index-url {index}"
+    if build == "CUDA":  # what PyPI has for Linux is a CUDA build
+        return f"pip install --force-reinstall torch=={plain}"
+    return f"pip install --upgrade {record.distribution}"

@@ -1,0 +1,20 @@
+"""Fixtures for the tests of all packages."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode puts no folder of tests there
+
+from fake_dist import Site
+
+
+@pytest.fixture
+def site(tmp_path):
+    """An empty site folder, and processes that see it beside what is really installed."""
+    path = tmp_path / "site"
+    path.mkdir()
+    return Site(path)

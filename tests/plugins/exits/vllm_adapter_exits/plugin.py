@@ -1,0 +1,13 @@
+"""Ends the process, with the exit code of success."""
+
+import os
+
+from vllm_adapter.hookspecs import hookimpl
+
+
+class Plugin:
+    """One hook."""
+
+    @hookimpl
+    def probe(self):
+        os._exit(0)

@@ -1,0 +1,1 @@
+"""Misbehaves on purpose, for tests: never published."""

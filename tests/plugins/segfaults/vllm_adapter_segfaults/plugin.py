@@ -1,0 +1,13 @@
+"""Reads address zero while it probes."""
+
+import ctypes
+
+from vllm_adapter.hookspecs import hookimpl
+
+
+class Plugin:
+    """One hook."""
+
+    @hookimpl
+    def probe(self):
+        ctypes.string_at(0)
