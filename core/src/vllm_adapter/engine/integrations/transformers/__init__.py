@@ -1,0 +1,6 @@
+"""transformers models on any adapter: `adapt(model, device)` and `unadapt(model)`."""
+
+from vllm_adapter.engine.integrations.transformers.adapt import Adapted, adapt, unadapt
+from vllm_adapter.engine.integrations.transformers.cache import PagedCache
+
+__all__ = ["Adapted", "PagedCache", "adapt", "unadapt"]

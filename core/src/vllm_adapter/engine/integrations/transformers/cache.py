@@ -1,0 +1,173 @@
+"""transformers' Cache over our paged KV cache, and the packing of padded batches."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from vllm_adapter.engine.kv_cache import PagedKVCache
+from vllm_adapter.engine.ops.step import Step
+from vllm_adapter.errors import UnsupportedModel
+
+
+@dataclass(frozen=True)
+class PackedStep:
+    """One forward of a padded batch [B, Q], packed to its T real tokens.
+
+    `rows` is int64[T], the place of each real token in the flattened batch; None: no padding.
+    """
+
+    step: Step
+    rows: torch.Tensor | None
+    positions: torch.Tensor
+    """int64[T], as the model counts them."""
+    layers: list[tuple[torch.Tensor, torch.Tensor]]
+    owner: PagedCache
+    """Keeps the blocks taken for as long as the step is in use."""
+
+    def pack(self, x: torch.Tensor) -> torch.Tensor:
+        """[B, Q, hidden] -> [T, hidden]."""
+        flat = x.flatten(0, 1)
+        return flat if self.rows is None else flat.index_select(0, self.rows)
+
+    def unpack(self, packed: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] -> the shape of `like`, zero where the batch is padding."""
+        if self.rows is None:
+            return packed.view(like.shape)
+        flat = torch.zeros_like(like).flatten(0, 1)
+        return flat.index_copy(0, self.rows, packed).view(like.shape)
+
+
+class PagedCache(Cache):  # type: ignore[misc]  # transformers ships no types
+    """The KV cache of one batch. Its blocks go back to the pool when it is collected."""
+
+    def __init__(self, kv: PagedKVCache, rows: int) -> None:
+        self.kv = kv
+        self.sequences = [kv.new_sequence() for _ in range(rows)]
+        self.columns = 0
+        """Columns of the padded batch so far: what transformers calls the sequence length."""
+        super().__init__(layers=[_PagedLayer(self) for _ in range(kv.size.layers)])
+        self._release = weakref.finalize(self, kv.release, self.sequences)
+
+    def advance(
+        self,
+        queries: int,
+        mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        limit: int,
+    ) -> PackedStep:
+        """The step of `queries` more columns; `mask` is 2-D over all columns, 1 where real.
+
+        Raises:
+            UnsupportedModel: a mask that does not fit what is cached, or a position beyond
+                `limit`.
+            OutOfMemory: the KV cache cannot hold it.
+        """
+        batch = len(self.sequences)
+        counts, rows = self._real_tokens(queries, mask)
+        highest = max(s.length + n for s, n in zip(self.sequences, counts, strict=True))
+        if position_ids is None:
+            position_ids = torch.arange(
+                self.columns, self.columns + queries, device=self.kv.device
+            )[None]
+            highest = max(highest, self.columns + queries)
+        elif position_ids.numel():
+            highest = max(highest, int(position_ids.max()) + 1)
+        if highest > limit:
+            raise UnsupportedModel(
+                f"the batch needs {highest} positions, and the model has {limit}",
+                hint="shorten the prompt, or generate fewer tokens",
+            )
+        step = self.kv.advance(self.sequences, counts)
+        self.columns += queries
+        positions = position_ids.expand(batch, queries).reshape(-1)
+        positions = positions if rows is None else positions[rows]
+        return PackedStep(step, rows, positions, self.kv.layers, self)
+
+    def _real_tokens(
+        self, queries: int, mask: torch.Tensor | None
+    ) -> tuple[list[int], torch.Tensor | None]:
+        batch, columns = len(self.sequences), self.columns + queries
+        if mask is None:
+            return [queries] * batch, None
+        if not isinstance(mask, torch.Tensor) or tuple(mask.shape) != (batch, columns):
+            shape = tuple(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
+            raise UnsupportedModel(
+                f"the attention mask is {shape}, and the batch has {batch} rows of {columns}",
+                hint="give the 2-D mask of the tokenizer, over everything seen so far",
+            )
+        real = mask.bool().cpu()
+        cached = real[:, : self.columns].sum(1).tolist()
+        if cached != [s.length for s in self.sequences]:
+            raise UnsupportedModel(
+                "the attention mask hides tokens that were real before, or the reverse",
+                hint="keep the mask of the tokens that are cached, and only append to it",
+            )
+        new = real[:, self.columns :]
+        if bool(new.all()):
+            return [queries] * batch, None
+        return new.sum(1).tolist(), new.flatten().nonzero().flatten().to(self.kv.device)
+
+    def reset(self) -> None:
+        """Forgets all tokens and gives the blocks back."""
+        self.kv.release(self.sequences)
+        self.columns = 0
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Refused: beam search."""
+        _refuse("beam search")
+
+    def crop(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: assisted generation and prompt look-up."""
+        _refuse("cropping the cache (assisted generation, prompt look-up)")
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Refused: contrastive search."""
+        _refuse("repeating the cache's batch")
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Refused: contrastive search."""
+        _refuse("selecting from the cache's batch")
+
+
+class _PagedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
+    """One layer as transformers asks about it; the tokens are in `PagedKVCache.layers`."""
+
+    is_sliding = False
+
+    def __init__(self, owner: PagedCache) -> None:
+        super().__init__()
+        self._owner = weakref.ref(owner)
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing: the memory is the pool's."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Gives the new tokens back: attention writes them to their slots."""
+        return key_states, value_states
+
+    def get_seq_length(self) -> int:
+        """Columns so far, padding included."""
+        owner = self._owner()
+        return owner.columns if owner is not None else 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(columns after this forward, offset 0)."""
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        """-1: it grows."""
+        return -1
+
+
+def _refuse(what: str) -> NoReturn:
+    raise UnsupportedModel(
+        f"the paged KV cache does not serve {what}",
+        hint="use greedy or sampling generation with the default cache, or unadapt(model)",
+    )
