@@ -6,11 +6,10 @@ import json
 import types
 from pathlib import Path
 
-import importlib_metadata
 import pytest
 
 import vllm_adapter_cpu
-from vllm_adapter import errors
+from vllm_adapter import distributions, errors
 from vllm_adapter.cli.decisions import sample_cases, verdicts
 from vllm_adapter.cli.main import main
 from vllm_adapter.codes import CODES
@@ -83,11 +82,11 @@ def test_pages_of_other_packages(monkeypatch, capsys):
         types.SimpleNamespace(value="broken", load=broken),
         types.SimpleNamespace(value="pages", load=lambda: pages),
     ]
-    real = importlib_metadata.entry_points
+    real = distributions.entry_points
     monkeypatch.setattr(
-        importlib_metadata,
+        distributions,
         "entry_points",
-        lambda group: points if group == "vllm_adapter.pages" else real(group=group),
+        lambda group: points if group == "vllm_adapter.pages" else real(group),
     )
     assert main(["explain", "L2.x.y", "--json"]) == 0
     out, err = capsys.readouterr()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from vllm_adapter.host import facts as f
 from vllm_adapter.host._tree import parse_cpulist, parse_integer
 from vllm_adapter.host.live import collect

