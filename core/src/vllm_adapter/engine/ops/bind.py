@@ -19,7 +19,7 @@ from vllm_adapter.engine.ops import library
 from vllm_adapter.engine.ops.catalog import SPECS
 from vllm_adapter.engine.ops.plans import PLANS, new_handle, picked, planned
 from vllm_adapter.engine.ops.providers import GENERIC, PROVIDERS, Candidate, resolve
-from vllm_adapter.engine.ops.spec import Fn, OpCase, OpSpec
+from vllm_adapter.engine.ops.spec import Facts, Fn, OpCase, OpSpec
 from vllm_adapter.engine.ops.step import Step
 from vllm_adapter.errors import UnsupportedCase
 from vllm_adapter.operators import OPERATORS, FactValue
@@ -158,9 +158,19 @@ def _pick(
         ]
         forced = settings.ops.get(case.op)
         if not able or (forced and able[0].provider != forced):
-            raise refusal(case, verdicts, forced)
+            at_step = {} if value is None else {step_facts[0]: value}
+            raise refusal(case, [_at_step(case, v, at_step) for v in verdicts], forced)
         picks[value] = able[0]
     return picks
+
+
+def _at_step(case: OpCase, verdict: Verdict, step: Facts) -> Verdict:
+    """A verdict with the step fact settled too: acceptance of other steps is no help."""
+    if isinstance(verdict.decision, Reject):
+        return verdict
+    candidate = verdict.candidate
+    op = OPERATORS[candidate.composed_of or case.op]
+    return Verdict(candidate, decide(op, candidate.entry, {**dict(case.facts), **step}))
 
 
 def refusal(

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from vllm_adapter.errors import UnsupportedCase
+
 if TYPE_CHECKING:
     from vllm_adapter.engine.ops.step import Step
 
@@ -70,7 +72,12 @@ def rotary_embedding(
     """Rotates query[T, H, D] and key[T, KH, D] in place, halves style (NeoX), whole heads.
 
     positions is int64[T]; cos_sin_cache[positions, D] holds cos, then sin.
+
+    Raises:
+        UnsupportedCase: neighbours (GPT-J), or only a part of each head.
     """
+    if interleaved or cos_sin_cache.shape[-1] != query.shape[-1]:
+        raise _not_served("rotary_embedding", "interleaved or partial rotation")
     cos, sin = cos_sin_cache[positions].float().unsqueeze(1).chunk(2, dim=-1)
     for heads in (query, key):
         first, second = heads.float().chunk(2, dim=-1)
@@ -119,8 +126,13 @@ def paged_attention(
     """Causal attention of query[T, H, D] over caches[blocks, block, KH, D], a sequence at a time.
 
     `state` holds the lengths on the host (`plan_paged_attention`); without it they are read from
-    the device, which waits for it. Window and soft cap are not served.
+    the device, which waits for it.
+
+    Raises:
+        UnsupportedCase: a window or a soft cap.
     """
+    if window or soft_cap:
+        raise _not_served("paged_attention", "a window or a soft cap")
     if state is None:
         starts = query_start_loc.tolist()
         contexts = seq_lens.tolist()
@@ -163,7 +175,12 @@ def paged_decode(
 
     Every sequence is padded to the `longest` context, which `plan_paged_decode` keeps: few
     launches and no wait for the device, at the price of reading the padding.
+
+    Raises:
+        UnsupportedCase: a window or a soft cap.
     """
+    if window or soft_cap:
+        raise _not_served("paged_attention", "a window or a soft cap")
     block_size = key_cache.shape[1]
     blocks = -(-longest // block_size)
     place = torch.arange(blocks * block_size, device=query.device)
@@ -189,6 +206,13 @@ def paged_decode(
 def plan_paged_decode(step: Step, state: int | None) -> int:
     """The longest context of the step, on the host."""
     return max(step.context_lens)
+
+
+def _not_served(op: str, what: str) -> UnsupportedCase:
+    return UnsupportedCase(
+        f"core's portable {op} does not serve {what}",
+        hint="bind the operator: an adapter that serves it is found, or the refusal is explained",
+    )
 
 
 def _causal(

@@ -105,8 +105,9 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
             on_host = make_step(queries, contexts, table, block)
             draw = Draw(seed, "paged_attention", name)
             query = draw.normal(on_host.positions.numel(), 2 * heads, size, dtype=dtype)
-            caches = draw.normal(2, blocks, block, KV_HEADS, size, dtype=dtype).to(stored)
+            caches = draw.normal(2, blocks, block, KV_HEADS, size, dtype=dtype)
             _poison_unused(caches, table, contexts)
+            caches = caches.to(stored)
             both = put(caches.transpose(0, 1).contiguous() if views else caches)
             keys, values = both.unbind(1 if views else 0)
             queries_here = put(query)[:, :heads] if views else put(query[:, :heads].contiguous())
@@ -138,9 +139,7 @@ def _poison_unused(
     for blocks, context in zip(table, contexts, strict=True):
         for place in range(context):
             used[blocks[place // block] * block + place % block] = True
-    caches.view(torch.float8_e4m3fn if caches.itemsize == 1 else caches.dtype).flatten(1, 2)[
-        :, ~used
-    ] = torch.nan
+    caches.flatten(1, 2)[:, ~used] = torch.nan
 
 
 SPEC: Final = OpSpec(

@@ -61,7 +61,7 @@ def _facts_of(
         "dtype": dtype_name(query),
         "head_size": query.shape[-1],
         "interleaved": interleaved,
-        "partial": cos_sin_cache.shape[-1] != query.shape[-1],
+        "partial": bool(cos_sin_cache.shape[-1] != query.shape[-1]),
     }
 
 

@@ -1,0 +1,66 @@
+"""L2: each operator is right wherever its descriptor says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from vllm_adapter.operators import OPERATORS
+from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.op_cases import declared, operator_cases
+from vllm_adapter_conformance.rule import Case, Cases, NotDeclared, Observation, rule
+from vllm_adapter_conformance.target import Target
+
+_BREAKS: Final = {
+    "linear": "Every projection of a model is a linear: each token is computed from wrong "
+    "activations, and the text is noise or slowly drifts.",
+    "rms_norm": "Activations of every layer are scaled wrongly. A wrong epsilon shows only where "
+    "the variance is small, which is where quantised models live.",
+    "fused_add_rms_norm": "The residual stream is carried on wrongly, so that errors grow with "
+    "each layer.",
+    "silu_and_mul": "The feed-forward half of every layer is wrong. Large gates must saturate "
+    "and not become NaN.",
+    "rotary_embedding": "Tokens lose their order: short prompts look fine, long ones fall apart.",
+    "reshape_and_cache": "Keys and values land in slots of other tokens or sequences: one user "
+    "reads another's context.",
+    "paged_attention": "A token attends to what it must not see (the future, a freed block, "
+    "another sequence) or misses what it must.",
+}
+_MEND: Final = (
+    "The failure names the worst element, both values, the sample and the facts of the case. "
+    "Compare there with the float64 reference in the operator's file in "
+    "vllm_adapter.engine.ops.catalog. If the kernel cannot serve the case, narrow `dtypes` or "
+    "`limits` of its entry: an undeclared case is refused, which is honest. The error budget is "
+    "the suite's: rounding of the result and one intermediate to the dtype, accumulation in "
+    "float32."
+)
+
+
+def _cases(op: str) -> Cases:
+    def cases(target: Target) -> Iterator[Case | NotDeclared]:
+        return operator_cases(declared(target), op) if target.capability else iter(())
+
+    return cases
+
+
+def _check(bench: Bench, case: Case) -> Observation:
+    from vllm_adapter.engine.ops.catalog import SPECS
+    from vllm_adapter_conformance import op_runs
+
+    op, facts = case.params["op"], dict(case.params["facts"])
+    binding = op_runs.bind_declared(bench, op, facts)
+    shares = [
+        op_runs.judge(bench, op_runs.bound_call(bench, binding, sample), binding.run, facts)
+        for sample in op_runs.samples(SPECS[op], facts, bench)
+    ]
+    return Observation(max(shares), f"{len(shares)} samples on {', '.join(binding.providers)}")
+
+
+for _op in OPERATORS:
+    rule(
+        f"L2.{_op}.correct",
+        summary=f"{_op} equals its float64 reference in every declared case",
+        why=f"{_BREAKS[_op]} {_MEND}",
+        cases=_cases(_op),
+        needs=("L1.copy.round_trip",),
+    )(_check)

@@ -1,0 +1,58 @@
+"""L2: the same input gives the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from vllm_adapter.operators import OPERATORS
+from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.op_cases import base_cases, declared
+from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.target import Target
+
+RUNS: Final = 3
+
+
+def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+    for op in OPERATORS if target.capability else ():
+        for base in base_cases(declared(target), op):
+            id = f"{op}-{base.id}"
+            if declared(target).numerics.deterministic is False:
+                pointer = "/numerics/deterministic"
+                yield NotDeclared(id, pointer, "the descriptor says: not deterministic")
+            else:
+                yield Case(id, {"op": op, "facts": base.facts}, base.pointer)
+
+
+@rule(
+    "L2.determinism",
+    summary="the same input gives the same bits, unless the descriptor says otherwise",
+    why="Users compare runs to find a fault, and tests compare tokens: where results differ from "
+    "run to run, both become guesswork, and cached prefixes give other tokens than fresh ones. "
+    "Usual causes are atomic additions in any order, uninitialised memory that is read, and a "
+    "choice of algorithm by timing. Fix the order of reduction, or say "
+    '`"numerics": {"deterministic": false}`, which the certificate then shows.',
+    cases=_cases,
+    needs=("L1.copy.round_trip",),
+)
+def check(bench: Bench, case: Case) -> Observation:
+    """Runs every sample several times from equal fresh arguments."""
+    from vllm_adapter.engine.ops.catalog import SPECS
+    from vllm_adapter_conformance import op_runs
+
+    op, facts = case.params["op"], dict(case.params["facts"])
+    binding = op_runs.bind_declared(bench, op, facts)
+    for sample in op_runs.samples(SPECS[op], facts, bench):
+        first = None
+        for number in range(RUNS):
+            call = op_runs.bound_call(bench, binding, sample)
+            outputs = [*op_runs.as_tuple(binding.run(*call.args)), *call.mutated]
+            first = first or outputs
+            if not all(op_runs.same_bits(a, b) for a, b in zip(first, outputs, strict=True)):
+                raise Failure(
+                    f"{op}: equal bits from equal input",
+                    f"run {number} differs from run 0",
+                    detail=f"sample {sample.name!r}; {case.id}; seed {bench.target.seed}",
+                )
+    return Observation(note=f"{RUNS} runs of each sample")

@@ -1,0 +1,99 @@
+"""L2: a decoder made of the adapter's bindings is one graph, without a compiler."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from vllm_adapter.decision import Reject
+from vllm_adapter.operators import DTYPES
+from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.decoder_shape import KV_HEADS, DecoderShape, decoder_shape
+from vllm_adapter_conformance.op_cases import declared
+from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.target import Target
+
+if TYPE_CHECKING:
+    import torch
+
+CONTEXTS: Final = ((5, 2), (6, 3), (7, 4), (8, 5))
+"""Tokens of two sequences after a prefill, then after each decode step."""
+TABLES: Final = [[2, 0], [1, 3]]
+CLOSE: Final = 8.0
+"""Functionalisation may hand a kernel other strides: a few roundings, where eager is exact."""
+
+
+def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+    for dtype in DTYPES if target.capability else ():
+        shape = decoder_shape(declared(target), dtype)
+        if isinstance(shape, Reject):
+            yield NotDeclared(dtype, shape.pointer, str(shape))
+        else:
+            yield Case(dtype, asdict(shape))
+
+
+@rule(
+    "L2.graph",
+    summary="two decoder layers compile to one graph, equal eager, and compile once for decode",
+    why="A graph break or a compile for each step costs a server its speed, and a write that the "
+    "schema does not show costs it its correctness: the compiler reorders or drops it. Read "
+    "lengths on the host in `plan`, never in a kernel of `form: torch`; write into the arguments "
+    "you were given; keep what differs between steps behind the handle.",
+    cases=_cases,
+    needs=("L2.opcheck",),
+    seconds=180.0,
+)
+def check(bench: Bench, case: Case) -> Observation:
+    """Prefill and several decode steps, eager and compiled, over caches of their own."""
+    import torch
+
+    from vllm_adapter.engine.ops.draw import Draw
+    from vllm_adapter.engine.ops.step import make_step
+    from vllm_adapter_conformance.compiling import compiled
+    from vllm_adapter_conformance.decoder import LAYERS, Decoder
+
+    shape = DecoderShape(**case.params)
+    dtype = getattr(torch, shape.dtype)
+    model = Decoder(bench, shape)
+    draw = Draw(bench.target.seed, "graph")
+    zeros = torch.zeros(4, shape.block_size, KV_HEADS, shape.head_size, dtype=dtype)
+    eager, traced = (
+        [(bench.put(zeros), bench.put(zeros)) for _ in range(LAYERS)] for _ in range(2)
+    )
+    worst = 0.0
+    for phase, contexts in (("prefill", CONTEXTS[:1]), ("decode", CONTEXTS[1:])):
+        run, graphs = compiled(model)
+        for lengths in contexts:
+            new = lengths if phase == "prefill" else (1,) * len(lengths)
+            step = make_step(new, lengths, TABLES, shape.block_size, bench.device)
+            x = bench.put(draw.normal(sum(new), shape.hidden, dtype=dtype))
+            model.plan(step)
+            with torch.no_grad():
+                pairs = zip(run(x, traced, step), model(x, eager, step), strict=True)
+            written = zip(itertools.chain(*traced), itertools.chain(*eager), strict=True)
+            where = f"{phase} to {lengths} tokens"
+            worst = max(worst, *(_distance(where, *pair) for pair in (*pairs, *written)))
+            if len(graphs.modules) != 1:
+                raise Failure(
+                    f"one graph for all {phase} steps", f"{len(graphs.modules)} after {where}"
+                )
+    return Observation(note=f"compiled differs from eager by {worst:.3g} roundings")
+
+
+def _distance(where: str, got: torch.Tensor, want: torch.Tensor) -> float:
+    """The largest difference, in roundings of the largest value.
+
+    Raises:
+        Failure: more than `CLOSE`, or not a number.
+    """
+    import torch
+
+    largest = float(want.abs().max()) * torch.finfo(want.dtype).eps
+    seen = float((got.double() - want.double()).abs().max()) / largest
+    if not seen <= CLOSE:
+        raise Failure(
+            f"compiled to equal eager in {where}", f"a difference of {seen:.3g} roundings"
+        )
+    return seen

@@ -1,0 +1,122 @@
+"""L2: calling an operator many times keeps no memory."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from vllm_adapter.operators import OPERATORS
+from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.op_cases import (
+    Facts,
+    OpFacts,
+    base_cases,
+    declared,
+    refusal,
+    values,
+)
+from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.target import Target
+
+if TYPE_CHECKING:
+    from vllm_adapter.engine.ops.bind import Binding
+    from vllm_adapter_conformance.op_runs import Call
+
+GOAL_BYTES: Final = 16 << 20
+"""The calls of one case write about so much: more than the noise of a process."""
+MAX_CALLS: Final = 2000
+MIN_CALLS: Final = 30
+STATM: Final = Path("/proc/self/statm")
+PAGE: Final = 4096
+
+
+def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+    for op in OPERATORS if target.capability else ():
+        for base in base_cases(declared(target), op)[:1]:
+            yield Case(op, {"op": op, "facts": _large(target, base)}, base.pointer)
+
+
+def _large(target: Target, base: OpFacts) -> Facts:
+    """The base case with each size fact as large as is still declared."""
+    capability, facts = declared(target), dict(base.facts)
+    for name in OPERATORS[base.op].bind_facts:
+        if OPERATORS[base.op].facts[name].off is None:
+            for value in sorted(values(capability, OPERATORS[base.op], name), reverse=True):
+                if refusal(capability, base.op, {**facts, name: value}) is None:
+                    facts[name] = value
+                    break
+    return facts
+
+
+@rule(
+    "L2.leak",
+    summary="many calls of an operator do not grow memory",
+    why="A server calls each operator millions of times: a kernel that keeps its result, a plan "
+    "that keeps the last step's, or an allocation without its free ends as out of memory after "
+    "hours. Counted are the device's own figure where the framework keeps one, live tensors of "
+    "the process, and its resident memory. Usual causes are a cache keyed by tensor, and a list "
+    "that keeps temporaries alive for an asynchronous launch.",
+    cases=_cases,
+    needs=("L1.copy.round_trip",),
+    seconds=120.0,
+)
+def check(bench: Bench, case: Case) -> Observation:
+    """Measures after a warm-up and again after calls that write `GOAL_BYTES`."""
+    from vllm_adapter.engine.ops.catalog import SPECS
+    from vllm_adapter_conformance import op_runs
+
+    op, facts = case.params["op"], dict(case.params["facts"])
+    binding = op_runs.bind_declared(bench, op, facts)
+    samples = op_runs.samples(SPECS[op], facts, bench)
+    sample = max(samples, key=lambda s: op_runs.make_call(bench, SPECS[op], s).written)
+    call = op_runs.bound_call(bench, binding, sample)
+    calls = min(MAX_CALLS, max(MIN_CALLS, math.ceil(GOAL_BYTES / max(1, call.written))))
+    _repeat(bench, binding, call, max(MIN_CALLS, calls // 4))
+    before = _usage(bench)
+    _repeat(bench, binding, call, calls)
+    after = _usage(bench)
+    kept = calls * call.written
+    for what, limit in (
+        ("live tensors", calls // 2),
+        ("bytes of live tensors", kept // 2),
+        ("bytes on the device", kept // 2),
+        ("bytes of resident memory", max(kept // 2, GOAL_BYTES // 4)),
+    ):
+        growth = after.get(what, 0) - before.get(what, 0)
+        if growth > limit:
+            raise Failure(
+                f"{calls} calls of {op} to keep no memory",
+                f"{growth} more {what}",
+                detail=f"sample {sample.name!r} writes {call.written} bytes a call; "
+                f"seed {bench.target.seed}",
+            )
+    return Observation(note=f"{calls} calls; counted: {', '.join(after)}")
+
+
+def _repeat(bench: Bench, binding: Binding, call: Call, calls: int) -> None:
+    """Plans and runs as a server does: once a step."""
+    step = call.sample.step(bench.device) if call.sample.step else None
+    for _ in range(calls):
+        if step is not None:
+            binding.plan(step)
+        binding.run(*call.args)
+    bench.runtime.synchronize_stream(bench.opened.record.index)
+
+
+def _usage(bench: Bench) -> dict[str, int]:
+    """What is held now, by every measure that this machine and device have."""
+    import torch
+
+    gc.collect()
+    # By type: isinstance asks an object for its class, which some answer with a warning.
+    live = [t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)]
+    found = {"live tensors": len(live), "bytes of live tensors": sum(t.nbytes for t in live)}
+    stats = bench.runtime.memory_stats(bench.opened.record.index)
+    if stats.source == "framework":
+        found["bytes on the device"] = stats.allocated_bytes
+    if STATM.exists():
+        found["bytes of resident memory"] = int(STATM.read_text().split()[1]) * PAGE
+    return found

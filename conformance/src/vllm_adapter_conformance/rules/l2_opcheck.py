@@ -1,0 +1,93 @@
+"""L2: what torch itself checks of an operator: schema, fake, functionalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_adapter.capability import Capability
+from vllm_adapter.decision import Accept
+from vllm_adapter.operators import OPERATORS
+from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.op_cases import (
+    OpFacts,
+    base_cases,
+    decisions,
+    declared,
+    direct_case,
+)
+from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.target import Target
+
+
+def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+    for op in OPERATORS if target.capability else ():
+        direct = direct_case(declared(target), op)
+        id = f"{op}-default"
+        if direct:
+            yield Case(id, {"op": op, "facts": direct.facts, "default": True}, direct.pointer)
+        else:
+            yield NotDeclared(id, f"/operators/{op}", "no kernel that needs no plan")
+        yield from _bound(declared(target), op)
+
+
+def _bound(capability: Capability, op: str) -> Iterator[Case | NotDeclared]:
+    """One case for each overload that the adapter's entries are bound to."""
+    seen: set[tuple[str, ...]] = set()
+    for base in base_cases(capability, op):
+        found = decisions(capability, op, base.facts)
+        winners = [entry for entry, decision in found if isinstance(decision, Accept)]
+        pointers = tuple(entry.pointer for entry in winners)
+        if pointers not in seen:
+            seen.add(pointers)
+            yield _one(base, winners[0].pointer, winners[0].form)
+
+
+def _one(base: OpFacts, pointer: str, form: str) -> Case | NotDeclared:
+    id = f"{base.op}-{base.id}"
+    operator = OPERATORS[base.op]
+    if pointer.split("/")[2] != base.op:
+        return NotDeclared(id, pointer, f"composed of {operator.composed_of}, which is checked")
+    if form == "torch" and not operator.opaque:
+        return NotDeclared(id, f"{pointer}/form", "plain torch has no overload of its own")
+    return Case(id, {"op": base.op, "facts": base.facts, "default": False}, pointer)
+
+
+@rule(
+    "L2.opcheck",
+    summary="torch.library.opcheck passes for each overload",
+    why="torch.compile trusts an operator's schema and fake without looking: an argument that is "
+    "written and not marked, a result that aliases an argument, or another shape than the fake "
+    "gives ends as wrong numbers or a crash in compiled models only. The message names the "
+    "utility that failed. The schema and the fake are core's; so it is the kernel's result "
+    "(shape, dtype, strides, aliasing) or its writes that have to change.",
+    cases=_cases,
+    needs=("L1.copy.round_trip",),
+    seconds=120.0,
+)
+def check(bench: Bench, case: Case) -> Observation:
+    """Checks one overload with the first sample of its case and with the one of views."""
+    import torch
+
+    from vllm_adapter.engine.ops.catalog import SPECS
+    from vllm_adapter_conformance import op_runs
+
+    op, facts = case.params["op"], dict(case.params["facts"])
+    binding = op_runs.bind_declared(bench, op, facts)
+    default = getattr(torch.ops.vllm_adapter, op).default
+    samples = op_runs.samples(SPECS[op], facts, bench)
+    views = [s for s in samples[1:] if "views" in s.name or "strided" in s.name]
+    for sample in [samples[0], *views]:
+        with op_runs.strict_policy():
+            if case.params["default"]:
+                overload, call = default, op_runs.make_call(bench, SPECS[op], sample)
+            else:
+                overload, call = binding.run, op_runs.bound_call(bench, binding, sample)
+            try:
+                torch.library.opcheck(overload, tuple(call.args))
+            except Exception as error:
+                raise Failure(
+                    f"opcheck of {overload} to pass",
+                    f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}",
+                    detail=f"sample {sample.name!r}; {case.id}\n{error}",
+                ) from error
+    return Observation(note=str(overload))
