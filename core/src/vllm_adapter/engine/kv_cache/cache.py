@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import torch
 
 from vllm_adapter.engine.kv_cache.blocks import BlockPool, BlockSize, BlockTable
 from vllm_adapter.engine.ops.step import Step, make_step
 from vllm_adapter.engine.runtime import Allocation, RuntimeAdapter
-from vllm_adapter.errors import OutOfMemory
+from vllm_adapter.errors import AllocationFreed, OutOfMemory
 
 
 class PagedKVCache:
@@ -42,11 +43,7 @@ class PagedKVCache:
         self.max_blocks = max_blocks
         self.pool = BlockPool(blocks)
         self.layers, self._allocations = self._allocate(blocks)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the tensors are."""
-        return self.layers[0][0].device
+        self.device: Final = self.layers[0][0].device
 
     def new_sequence(self) -> BlockTable:
         """A sequence without tokens."""
@@ -57,7 +54,12 @@ class PagedKVCache:
 
         Raises:
             OutOfMemory: there are not enough blocks; no sequence was changed.
+            AllocationFreed: the cache is closed.
         """
+        if not self._allocations:
+            raise AllocationFreed(
+                "the KV cache was used after its close()", hint="make a new one, or close it last"
+            )
         missing = [s.missing(n) for s, n in zip(sequences, new_tokens, strict=True)]
         self._reserve(sum(missing))
         for sequence, tokens, blocks in zip(sequences, new_tokens, missing, strict=True):
@@ -77,21 +79,27 @@ class PagedKVCache:
             self.pool.give_back(blocks)
 
     def close(self) -> None:
-        """Gives the memory back to the device; the cache cannot be used afterwards."""
-        for allocation in self._allocations:
+        """Gives the memory back to the device; then only `release` and `close` may be called."""
+        allocations, self.layers, self._allocations = self._allocations, [], []
+        for allocation in allocations:
             allocation.free()
-        self.layers, self._allocations = [], []
 
     def _reserve(self, wanted: int) -> None:
         short = wanted - self.pool.free
         if short <= 0:
             return
-        count = max(2 * self.pool.count, self.pool.count + short)
+        least = self.pool.count + short
+        most = max(2 * self.pool.count, least)
         if self.max_blocks is not None:
-            count = min(count, self.max_blocks)
-        if count < self.pool.count + short:
+            most = min(most, self.max_blocks)
+        if most < least:
             self.pool.take(wanted)  # raises, with the figures
-        self._grow(count)
+        try:
+            self._grow(most)
+        except OutOfMemory:
+            if most == least:
+                raise
+            self._grow(least)  # the device cannot double it, and need not
 
     def _grow(self, count: int) -> None:
         layers, allocations = self._allocate(count)

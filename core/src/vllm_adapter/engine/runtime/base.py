@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ class Allocation:
 
     def __init__(self, storage: torch.Tensor, device_id: int) -> None:
         self._storage: torch.Tensor | None = storage
+        self._freeing = threading.Lock()
         self.size = storage.numel()
         self.device_id = device_id
 
@@ -30,13 +32,14 @@ class Allocation:
         Raises:
             AllocationFreed: after `free()`.
         """
-        if self._storage is None:
+        storage = self._storage
+        if storage is None:
             raise AllocationFreed(
                 f"an allocation of {self.size} bytes on device {self.device_id} was used after "
                 "its free()",
                 hint="keep one owner for an allocation, and free it last",
             )
-        return self._storage
+        return storage
 
     @property
     def address(self) -> int:
@@ -54,7 +57,9 @@ class Allocation:
         count = 1
         for extent in shape:
             count *= extent
-        return self.bytes_at(offset, count * dtype.itemsize).view(dtype).view(shape)
+        # A tensor made in inference mode could never be written outside of it.
+        with torch.inference_mode(False):
+            return self.bytes_at(offset, count * dtype.itemsize).view(dtype).view(shape)
 
     def bytes_at(self, offset: int, length: int) -> torch.Tensor:
         """uint8[length] from `offset` on.
@@ -75,12 +80,13 @@ class Allocation:
         Raises:
             AllocationFreed: on the second call.
         """
-        if self._storage is None:
+        with self._freeing:
+            storage, self._storage = self._storage, None
+        if storage is None:
             raise AllocationFreed(
                 f"an allocation of {self.size} bytes on device {self.device_id} was freed twice",
                 hint="keep one owner for an allocation",
             )
-        self._storage = None
 
     @property
     def is_live(self) -> bool:
@@ -119,6 +125,7 @@ class RuntimeAdapter(ABC):
 
     def __init__(self) -> None:
         self._live: weakref.WeakSet[Allocation] = weakref.WeakSet()
+        self._counting = threading.Lock()
 
     @abstractmethod
     def get_device_count(self) -> int:
@@ -148,6 +155,7 @@ class RuntimeAdapter(ABC):
 
         Raises:
             OutOfBounds: it does not fit; nothing was copied.
+            DeviceError: `source` has gaps between its elements.
         """
 
     @abstractmethod
@@ -159,10 +167,11 @@ class RuntimeAdapter(ABC):
         offset: int = 0,
         stream: torch.Stream | None = None,
     ) -> None:
-        """Fills all of `destination` (writable) from `source[offset:]`.
+        """Fills all of `destination` from `source[offset:]`.
 
         Raises:
             OutOfBounds: `source` has not so many bytes; nothing was copied.
+            DeviceError: `destination` is read-only, or has gaps between its elements.
         """
 
     @abstractmethod
@@ -193,10 +202,17 @@ class RuntimeAdapter(ABC):
         )
 
     def memory_stats(self, device_id: int) -> MemoryStats:
-        """What is in use."""
-        mine = [a for a in self._live if a.is_live and a.device_id == device_id]
+        """What is in use.
+
+        Raises:
+            NoSuchDevice: `device_id` is not one of ours.
+        """
+        with self._counting:
+            live = list(self._live)
+        mine = [a for a in live if a.is_live and a.device_id == device_id]
         return MemoryStats(sum(a.size for a in mine), len(mine), "allocations")
 
     def _record(self, allocation: Allocation) -> Allocation:
-        self._live.add(allocation)
+        with self._counting:
+            self._live.add(allocation)
         return allocation

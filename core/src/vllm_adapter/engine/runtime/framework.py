@@ -61,8 +61,8 @@ class FrameworkRuntime(RuntimeAdapter):
         self, size: int, device_id: int, *, alignment: int | None = None
     ) -> Allocation:
         device = self.device(device_id)
-        step = alignment or DEFAULT_ALIGNMENT
-        if size < 0 or step & (step - 1):
+        step = DEFAULT_ALIGNMENT if alignment is None else alignment
+        if size < 0 or step < 1 or step & (step - 1):
             raise DeviceError(
                 f"cannot allocate {size} bytes aligned to {step}",
                 hint="size must not be negative; alignment must be a power of two",
@@ -72,11 +72,14 @@ class FrameworkRuntime(RuntimeAdapter):
         if size > capacity.total_bytes:
             raise self._too_much(size, device, capacity)
         try:
-            raw = torch.empty(size + step - 1, dtype=torch.uint8, device=device)
+            # A tensor made in inference mode could never be written outside of it.
+            with torch.inference_mode(False):
+                raw = torch.empty(size + step - 1, dtype=torch.uint8, device=device)
+                shift = -raw.data_ptr() % step
+                storage = raw[shift : shift + size]
         except (torch.OutOfMemoryError, RuntimeError) as error:
             raise self._too_much(size, device, capacity) from error
-        shift = -raw.data_ptr() % step
-        return self._record(Allocation(raw[shift : shift + size], device_id))
+        return self._record(Allocation(storage, device_id))
 
     def copy_host_to_device(
         self,
@@ -87,6 +90,7 @@ class FrameworkRuntime(RuntimeAdapter):
         stream: torch.Stream | None = None,
     ) -> None:
         target = destination.bytes_at(offset, source.nbytes)
+        _refuse_gaps(source)
         if not source.nbytes:
             return
         # torch.frombuffer warns of read-only memory, which it would let us write.
@@ -104,6 +108,7 @@ class FrameworkRuntime(RuntimeAdapter):
         stream: torch.Stream | None = None,
     ) -> None:
         origin = source.bytes_at(offset, destination.nbytes)
+        _refuse_gaps(destination)
         if destination.readonly:
             raise DeviceError(
                 "the destination of a copy is read-only", hint="give a memoryview of a bytearray"
@@ -120,10 +125,11 @@ class FrameworkRuntime(RuntimeAdapter):
             self._module.current_stream(device).synchronize()
 
     def get_device_capability(self, device_id: int) -> tuple[int, int] | None:
+        device = self.device(device_id)
         query = getattr(self._module, "get_device_capability", None)
         if self.torch_type == "cpu" or query is None:
             return None
-        found = query(self.device(device_id))
+        found = query(device)
         is_pair = isinstance(found, tuple) and len(found) == 2
         return (int(found[0]), int(found[1])) if is_pair else None
 
@@ -144,11 +150,12 @@ class FrameworkRuntime(RuntimeAdapter):
         return MemoryCapacity(int(total), int(free), unified=False)
 
     def memory_stats(self, device_id: int) -> MemoryStats:
+        device = self.device(device_id)
         ours = super().memory_stats(device_id)
         query = getattr(self._module, "memory_allocated", None)
         if self.torch_type == "cpu" or query is None:
             return ours
-        allocated = int(query(self.device(device_id)))
+        allocated = int(query(device))
         return MemoryStats(allocated, ours.live_allocations, "framework")
 
     def _copy(
@@ -191,6 +198,13 @@ def typed_out_of_memory(what: str) -> Iterator[None]:
                 hint="take a smaller model or dtype, a shorter context, or another device",
             ) from error
         raise
+
+
+def _refuse_gaps(buffer: memoryview) -> None:
+    if not buffer.c_contiguous:
+        raise DeviceError(
+            "the host buffer of a copy is not contiguous", hint="copy it to a bytearray first"
+        )
 
 
 def _host_capacity() -> MemoryCapacity:
