@@ -19,10 +19,14 @@ LEVELS: Final = ("L0", "L1", "L2")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to check: one pytest item. `params` is plain data."""
+    """One thing to check: one pytest item. `params` is plain data.
+
+    `pointer` is the place in the descriptor that declares the case, where one does.
+    """
 
     id: str
     params: Mapping[str, Any] = field(default_factory=dict)
+    pointer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

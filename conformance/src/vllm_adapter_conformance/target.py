@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from vllm_adapter.adapter import Adapter
 from vllm_adapter.capability import Capability
+from vllm_adapter.errors import AdapterError, InputError, NoSuchDevice
 from vllm_adapter.host.facts import HostFacts
-from vllm_adapter.records import AdapterRecord, DeviceRecord
+from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter.registry import find, host_for, located, scan
+from vllm_adapter.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -14,7 +20,7 @@ class Target:
     """One run's subject. Without a device only L0 can be judged.
 
     `capability` is what `Adapter.capability` gives (the descriptor refined with live values, or
-    VA_CAPABILITY's file); None where it cannot be read, which L0 then fails.
+    VA_CAPABILITY's file); None without a device.
     """
 
     record: AdapterRecord
@@ -22,3 +28,69 @@ class Target:
     capability: Capability | None
     device: DeviceRecord | None
     seed: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON for the worker, which builds the same target without probing again."""
+        return {
+            "record": self.record.to_json(),
+            "host": self.host.to_json(),
+            "device": None if self.device is None else self.device.index,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Target:
+        """Builds it; the descriptor is read from its file again."""
+        record = AdapterRecord.from_json(raw["record"])
+        return _with_device(
+            record, HostFacts.from_json(raw["host"]), raw["device"], int(raw["seed"])
+        )
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the manifest says that the device is emulated."""
+        return self.record.manifest is not None and self.record.manifest.emulated
+
+
+def aim(name: str, level: str, *, device: int = 0, seed: int = 0) -> Target:
+    """The target of a run up to `level`. L0 neither probes the adapter nor needs its device.
+
+    Raises:
+        AdapterError: no such adapter, or the level needs a device and it cannot be used.
+        InputError: as the registry; a device or seed that is not a number from zero up.
+    """
+    if device < 0 or seed < 0:
+        raise InputError("--device and --seed are numbers from zero up", hint="try --device 0")
+    settings = Settings.from_environ()
+    records = scan(settings)
+    host = host_for(records)
+    if level != "L0":
+        record = find(name, settings, host)
+        return _with_device(record, host, device, seed)
+    found = next((r for r in located(records, host) if r.name == name), None)
+    if found is None:
+        find(name, settings, host)  # raises: what is missing, and how to get it
+        raise AssertionError(f"{name} was installed while we looked")
+    if found.path is None:
+        raise AdapterError(
+            f"adapter {name} ({found.distribution} {found.version}) cannot be read: "
+            f"{found.reason}",
+            hint=found.next_step,
+        )
+    return Target(found, host, None, None, seed)
+
+
+def _with_device(record: AdapterRecord, host: HostFacts, index: int | None, seed: int) -> Target:
+    if index is None:
+        return Target(record, host, None, None, seed)
+    device = next((d for d in record.devices if d.index == index), None)
+    if device is None:
+        count = len(record.devices)
+        what = f"there are {count}" if count else "it brings kernels only"
+        raise NoSuchDevice(
+            f"adapter {record.name} has no device {index}: {what}",
+            hint="`vllm-adapter list --probe` shows the devices; L0 needs none",
+        )
+    assert record.status is Status.OK
+    capability = Adapter(record).capability(device, Settings.from_environ())
+    return Target(record, host, capability, device, seed)

@@ -1,0 +1,135 @@
+"""`vllm-adapter certify`: runs the conformance suite and writes the certificate."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from vllm_adapter_conformance.journal import Event
+    from vllm_adapter_conformance.outcome import Result
+
+HELP: Final = "certify an adapter: run the conformance suite, write a certificate"
+EXAMPLE: Final = """\
+example:
+  vllm-adapter certify cpu
+  vllm-adapter certify acme --level L1 --device 1
+
+L0 looks at the package, and needs neither torch nor the device; L1 at the runtime; L2 at the
+operators. A level needs all below it. Exit code 0: the level is reached; 1: it is not; 2: the run
+cannot be judged.
+"""
+FOLDER: Final = Path("certificates")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("name", metavar="NAME", help="an installed adapter")
+    parser.add_argument(
+        "--level", choices=("L0", "L1", "L2"), default="L2", help="the level to reach (L2)"
+    )
+    parser.add_argument("--device", type=int, default=0, metavar="N", help="device index (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of all samples (0)")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="where the certificate goes (certificates/NAME-LEVEL.json)",
+    )
+    parser.add_argument("--verbose", action="store_true", help="one line a case")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 if the level is reached."""
+    from vllm_adapter.cli.output import emit_json
+    from vllm_adapter_conformance.reproduce import write_all
+    from vllm_adapter_conformance.runner import Order, run_suite
+    from vllm_adapter_conformance.target import aim
+
+    # Asked first, so that what is missing is a sentence of ours and not of pytest.
+    aim(args.name, args.level, device=args.device, seed=args.seed)
+    file = args.output or FOLDER / f"{args.name}-{args.level}.json"
+    order = Order(args.name, args.level, args.device, args.seed, file)
+    with _Follower(f"{args.name} {args.level}", verbose=args.verbose) as follower:
+        suite = run_suite(order, follower)
+    certificate = json.loads(file.read_text(encoding="utf-8"))
+    results = suite.results
+    failures = [r for r in _in_order(certificate, results) if r.outcome in ("fail", "waived")]
+    scripts = write_all(file.parent / "repro", order, failures)
+    reached = certificate["level_reached"] == args.level
+    if args.json:
+        emit_json({"ok": reached, "file": str(file), "certificate": certificate})
+    else:
+        _report(certificate, failures, scripts, file)
+    return 0 if reached else 1
+
+
+class _Follower:
+    """Shows the run's events: a bar, or one line a case."""
+
+    def __init__(self, label: str, *, verbose: bool) -> None:
+        self._label, self._verbose = label, verbose
+        self._progress: Any = None
+
+    def __enter__(self) -> _Follower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.__exit__(None, None, None)
+
+    def __call__(self, event: Event) -> None:
+        from vllm_adapter.cli.output import Progress, clean
+
+        if event["event"] == "plan" and not self._verbose:
+            self._progress = Progress(event["items"], self._label)
+        elif event["event"] == "end" and self._progress is not None:
+            self._progress.step(event["item"])
+        elif event["event"] == "end":
+            seconds = "-" if event["seconds"] is None else f"{event['seconds']:.2f} s"
+            note = f"  {event['note']}" if event["note"] else ""
+            print(clean(f"{event['outcome']:<8}{seconds:>9}  {event['item']}{note}"), flush=True)
+
+
+def _in_order(certificate: Mapping[str, Any], results: Mapping[str, Result]) -> list[Result]:
+    """The journal's results of the certificate's cases, whose outcome is the settled one."""
+    from dataclasses import replace
+
+    found = []
+    for rule in certificate["rules"]:
+        for case in rule["cases"]:
+            result = results[f"{rule['rule']}[{case['case']}]"]
+            found.append(replace(result, outcome=case["outcome"]))
+    return found
+
+
+def _report(
+    certificate: Mapping[str, Any],
+    failures: Sequence[Result],
+    scripts: Mapping[str, Path],
+    file: Path,
+) -> None:
+    from vllm_adapter.cli.output import clean, colour
+    from vllm_adapter_conformance.words import failure_lines
+
+    device = certificate["device"]
+    where = f"seed {certificate['seed']}"
+    where += f", {device['torch']} ({device['name']})" if device else ""
+    for result in failures:
+        first, *rest = failure_lines(result)
+        mark = "waived" if result.outcome == "waived" else "FAILED"
+        print(f"{colour(mark, 'yellow' if result.outcome == 'waived' else 'red')} {clean(first)}")
+        print("\n".join(clean(line) for line in rest))
+        print(f"  with      {clean(where)}\n  again     python {clean(scripts[result.item])}\n")
+    for rule in certificate["rules"]:
+        blocked = [case for case in rule["cases"] if case["outcome"] == "blocked"]
+        if blocked:
+            print(f"blocked {rule['rule']}: {len(blocked)} case(s), by {blocked[0]['blocked_by']}")
+    reached = certificate["level_reached"] == certificate["level_asked"]
+    print(colour(clean(certificate["headline"]), "green" if reached else "red"))
+    counts = certificate["counts"]
+    print("  ".join(f"{kind.replace('_', ' ')} {n}" for kind, n in counts.items()))
+    print(f"certificate: {clean(file)}")

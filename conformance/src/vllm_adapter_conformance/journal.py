@@ -1,0 +1,70 @@
+"""The run's journal: one JSON object a line, appended by the worker and by its parent.
+
+It survives a crash of the worker, and is what tells a crash from a hang. Events:
+
+    plan    items                       the run begins
+    begin   item, pid, limit, at        a case begins; `at` is the monotonic clock
+    end     item, ... (a Result)        a case has ended; written by the parent after a crash
+    leave   item                        the worker leaves before this case; it is to run elsewhere
+    hang    item, pid                   the parent ends a worker whose case is over its limit
+    error   sentence                    the run cannot be judged
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+Event = Mapping[str, Any]
+
+
+class Journal:
+    """Appends whole lines, so that two processes may write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._lock = threading.Lock()
+
+    def write(self, event: str, **values: Any) -> None:
+        """One event; it is in the file when this returns."""
+        line = json.dumps({"event": event, **values}).encode() + b"\n"
+        with self._lock:
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+
+    def close(self) -> None:
+        """Ends writing."""
+        os.close(self._descriptor)
+
+
+class Reader:
+    """Reads a journal that still grows; keeps what was read in `events`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.events: list[Event] = []
+        self._offset = 0
+
+    def new(self) -> list[Event]:
+        """The events since the last call; a half-written line waits for the next."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        found: list[Event] = [json.loads(line) for line in whole.splitlines()]
+        self.events += found
+        return found
+
+
+def of(events: Iterable[Event], kind: str) -> Iterator[Event]:
+    """The events of one kind."""
+    return (event for event in events if event["event"] == kind)

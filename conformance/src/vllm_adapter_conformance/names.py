@@ -1,0 +1,83 @@
+"""Finds what a dotted path names without importing anything of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was found of `module:name`. `problem` is None if it is there.
+
+    `unread`: the module is there, but not as Python source, or takes names from others.
+    """
+
+    problem: str | None = None
+    unread: bool = False
+
+
+def look(dotted: str) -> Looked:
+    """Whether the module of `module:name` can be found, and its source has the top-level name."""
+    module, _, path = dotted.partition(":")
+    spec = find_module(module)
+    if spec is None:
+        return Looked(f"there is no module {module}")
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return Looked(unread=True)
+    tree = ast.parse(Path(spec.origin).read_bytes(), spec.origin)
+    names = set(_names(tree.body))
+    wanted = path.partition(".")[0]
+    if wanted in names:
+        return Looked()
+    if "*" in names or "__getattr__" in names:
+        return Looked(unread=True)
+    return Looked(f"{spec.origin} has no top-level name {wanted}")
+
+
+def find_module(name: str) -> ModuleSpec | None:
+    """The spec of a module; unlike importlib's, parents are searched and not imported."""
+    first, *rest = name.split(".")
+    spec = importlib.util.find_spec(first)
+    full = first
+    for part in rest:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        full = f"{full}.{part}"
+        spec = PathFinder.find_spec(full, list(spec.submodule_search_locations))
+    return spec
+
+
+def class_body(dotted: str) -> ast.ClassDef | None:
+    """The class that `module:Class` names, where its module is Python source and defines it."""
+    module, _, path = dotted.partition(":")
+    spec = find_module(module)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    tree = ast.parse(Path(spec.origin).read_bytes(), spec.origin)
+    found = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == path)
+    return next(found, None)
+
+
+def _names(body: list[ast.stmt]) -> Iterator[str]:
+    """What statements bind; those under `if`, `try` and `with` count, functions' bodies do not."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                yield alias.asname or alias.name.partition(".")[0]
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
+        for block in ("body", "orelse", "finalbody"):
+            if isinstance(node, (ast.If, ast.Try, ast.With)):
+                yield from _names(getattr(node, block, []))
+        if isinstance(node, ast.Try):
+            for handler in node.handlers:
+                yield from _names(handler.body)

@@ -1,0 +1,179 @@
+"""L0: the capability descriptors. One case a file, or one for each thing that a file names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from vllm_adapter.capability import load_capability
+from vllm_adapter.errors import CapabilityError
+from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.names import look
+from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.target import Target
+
+SECTIONS: Final = ("compute_units", "memory", "dma", "execution", "numerics", "kv")
+"""The sections that hold figures."""
+ASSUMED_SHARE: Final = 0.2
+"""More assumed figures than this are worth a remark, and no failure."""
+
+
+def descriptor_files(target: Target) -> dict[str, Path]:
+    """The package's descriptors by their path in it; the default place if the manifest is bad."""
+    record = target.record
+    assert record.path is not None
+    manifest = record.manifest
+    files = (
+        manifest.capability_files()
+        if manifest is not None
+        else sorted(record.path.glob("capabilities/*.json"))
+    )
+    return {file.relative_to(record.path).as_posix(): file for file in files}
+
+
+def _files(target: Target) -> Iterator[Case | NotDeclared]:
+    for name, file in descriptor_files(target).items():
+        yield Case(name, {"file": str(file)})
+
+
+@rule(
+    "L0.descriptor.schema",
+    summary="each descriptor keeps its schema, and core can read it",
+    why="The descriptor decides which kernels run, which cases are tested and how a model is "
+    "planned. A misspelt field would be a silent gap in all three, so unknown words are refused. "
+    "Run `vllm-adapter validate` on the file: it names every fault with the field's meaning.",
+    cases=_files,
+)
+def check_schema(bench: Bench, case: Case) -> None:
+    """Holds the file against the JSON Schema, and reads it as core does."""
+    from vllm_adapter.cli.checks import check_file
+
+    file = Path(case.params["file"])
+    faults = check_file(file).faults
+    if faults:
+        raise Failure(
+            f"{case.id} to keep its schema",
+            f"{len(faults)} fault(s), first {faults[0]}",
+            detail="\n".join(map(str, faults)),
+        )
+    try:
+        load_capability(file)
+    except CapabilityError as error:
+        raise Failure("core to read what the schema allows", error.message) from error
+
+
+@rule(
+    "L0.descriptor.sources",
+    summary="every figure says where it is from",
+    why="Plans and certificates are worth what their figures are worth. A figure without a "
+    "source cannot be checked by anybody. Give the section a `source`, or the figure an entry in "
+    "`sources`; write null for what is unknown, and `assumed` for a guess.",
+    cases=_files,
+    needs=("L0.descriptor.schema",),
+)
+def check_sources(bench: Bench, case: Case) -> Observation:
+    """Asks the source of each figure that is not null."""
+    capability = load_capability(Path(case.params["file"]))
+    kinds = []
+    for section in SECTIONS:
+        for pointer in _figures(capability.raw.get(section, {}), f"/{section}"):
+            try:
+                kinds.append(capability.source(pointer).kind)
+            except CapabilityError as error:
+                raise Failure(f"a source of {pointer}", error.message) from error
+    assumed = kinds.count("assumed")
+    note = f"{len(kinds)} figures, {assumed} assumed"
+    if assumed > ASSUMED_SHARE * len(kinds):
+        note += f": more than {ASSUMED_SHARE:.0%}, measure them"
+    return Observation(note=note)
+
+
+def _figures(value: Any, pointer: str) -> Iterator[str]:
+    """Pointers of a section's figures."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key != "source":
+                yield from _figures(item, f"{pointer}/{key}")
+    elif value is not None:
+        yield pointer
+
+
+def _operators(target: Target) -> Iterator[Case | NotDeclared]:
+    for name, file in descriptor_files(target).items():
+        try:
+            operators = load_capability(file).operators
+        except CapabilityError:
+            yield Case(name)  # blocked by the schema's rule
+            continue
+        if not operators:
+            yield NotDeclared(name, "/operators", "no operator is declared")
+        for op in operators:
+            yield Case(f"{name} {op}", {"file": str(file), "op": op})
+
+
+@rule(
+    "L0.descriptor.operators",
+    summary="every declaration of an operator can be met by some case",
+    why="A declaration with limits that contradict each other covers nothing, though it reads "
+    "like coverage: min above max, or no multiple between them. Correct the limits, or say "
+    "`not_implemented`.",
+    cases=_operators,
+    needs=("L0.descriptor.schema",),
+)
+def check_operators(bench: Bench, case: Case) -> Observation:
+    """Looks for a value that keeps the bounds of each limit."""
+    entries = load_capability(Path(case.params["file"])).operators[case.params["op"]]
+    for entry in entries:
+        for fact, bounds in entry.limits.items():
+            if isinstance(bounds, tuple):
+                continue
+            step = bounds.get("multiple_of", 0)
+            least = bounds.get("min", 0)
+            least = math.ceil(least / step) * step if step else least
+            if least > bounds.get("max", math.inf):
+                raise Failure(
+                    f"a value that keeps {entry.pointer}/limits/{fact}", f"none: {dict(bounds)}"
+                )
+    words = ", ".join(dict.fromkeys(entry.support for entry in entries))
+    return Observation(note=f"{len(entries)} entries: {words}")
+
+
+def _paths(target: Target) -> Iterator[Case | NotDeclared]:
+    manifest = target.record.manifest
+    found: dict[str, str] = {}
+    if manifest is not None and manifest.plugin is not None:
+        found[manifest.plugin] = "adapter.json/plugin"
+    for name, file in descriptor_files(target).items():
+        try:
+            operators = load_capability(file).operators
+        except CapabilityError:
+            continue
+        for entries in operators.values():
+            for entry in entries:
+                for key in ("run", "plan", "prepare_weights", "supports"):
+                    dotted = getattr(entry, key)
+                    if dotted is not None:
+                        found.setdefault(dotted, f"{name}{entry.pointer}/{key}")
+    if not found:
+        yield NotDeclared("paths", "/operators", "nothing names a Python path")
+    for dotted, where in found.items():
+        yield Case(dotted, {"path": dotted, "where": where})
+
+
+@rule(
+    "L0.descriptor.paths",
+    summary="every path of a plug-in or kernel names a module and a name that are there",
+    why="A path with a typing error fails when a layer is built, in the middle of loading a "
+    "model. The module is looked for without being imported, so that this holds on any box. "
+    "Correct the path, or ship the module.",
+    cases=_paths,
+    needs=("L0.descriptor.schema",),
+)
+def check_path(bench: Bench, case: Case) -> Observation:
+    """Finds the module, and the name in its source."""
+    found = look(case.params["path"])
+    if found.problem is not None:
+        raise Failure(f"{case.params['path']} ({case.params['where']}) to be there", found.problem)
+    return Observation(note="not Python source: the name was not looked for" * found.unread)

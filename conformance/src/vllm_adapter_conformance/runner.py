@@ -1,0 +1,128 @@
+"""Runs the suite in a child: pytest in a process group of its own, followed by its journal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from vllm_adapter.errors import VllmAdapterError
+from vllm_adapter_conformance.journal import Event, Reader, of
+from vllm_adapter_conformance.outcome import Result, ended
+
+POLL_S: Final = 0.1
+GOOD_CODES: Final = (0, 1)
+"""pytest's own: all passed, some failed. Any other is no verdict on the adapter."""
+_TAIL: Final = 20
+_INI: Final = "[pytest]\n"
+
+
+class SuiteError(VllmAdapterError):
+    """The run ended without a verdict: a defect of the suite, or of the environment."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to run."""
+
+    adapter: str
+    level: str
+    device: int = 0
+    seed: int = 0
+    certificate: Path | None = None
+    cases: Sequence[str] = ()
+
+    def words(self) -> list[str]:
+        """As pytest's arguments."""
+        words = ["--adapter", self.adapter, "--level", self.level]
+        words += ["--device", str(self.device), "--seed", str(self.seed)]
+        if self.certificate is not None:
+            words += ["--certificate", str(self.certificate.absolute())]
+        return words + [f"--case={case}" for case in self.cases]
+
+
+@dataclass
+class Run:
+    """A run that has ended with a verdict."""
+
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def results(self) -> dict[str, Result]:
+        """By item, as the journal has them last."""
+        return ended(self.events)
+
+
+def run_suite(order: Order, follow: Callable[[Event], None]) -> Run:
+    """Runs the suite and gives each event to `follow` as it comes.
+
+    The child reads no configuration, conftest or plug-in of the folder or environment it is
+    started in: whoever is certified must not be able to change the run by accident.
+
+    Raises:
+        SuiteError: no verdict; the message has pytest's last words.
+    """
+    with tempfile.TemporaryDirectory(prefix="vllm-adapter-") as name:
+        folder = Path(name)
+        (folder / "pytest.ini").write_text(_INI, encoding="utf-8")
+        log, reader = folder / "log.txt", Reader(folder / "journal")
+        with log.open("wb") as out:
+            child = subprocess.Popen(
+                [*_command(folder), *order.words(), "--journal", str(reader.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=_environment(),
+                start_new_session=True,
+            )
+            try:
+                while child.poll() is None:
+                    _pass_on(reader, follow)
+                    time.sleep(POLL_S)
+            finally:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+        _pass_on(reader, follow)
+        sentences = [str(event["sentence"]) for event in of(reader.events, "error")]
+        if child.returncode not in GOOD_CODES or sentences:
+            raise _no_verdict(child.returncode, sentences, log)
+        return Run(reader.events)
+
+
+def _command(folder: Path) -> list[str]:
+    return [
+        *(sys.executable, "-m", "pytest", "--pyargs", "vllm_adapter_conformance"),
+        *("-c", str(folder / "pytest.ini"), "--rootdir", str(folder), "--noconftest"),
+        *("-p", "no:cacheprovider", "-p", "xdist.plugin"),
+        *("-p", "vllm_adapter_conformance.plugin", "-q"),
+    ]
+
+
+def _environment() -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    return kept | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONSAFEPATH": "1"}
+
+
+def _pass_on(reader: Reader, follow: Callable[[Event], None]) -> None:
+    for event in reader.new():
+        follow(event)
+
+
+def _no_verdict(code: int, sentences: Sequence[str], log: Path) -> SuiteError:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    tail = " / ".join(line for line in lines[-_TAIL:] if line.strip())
+    return SuiteError(
+        f"the suite ended without a verdict (pytest code {code}): "
+        f"{'; '.join(sentences) or tail or 'no output'}",
+        hint="run `pytest --pyargs vllm_adapter_conformance --adapter NAME` to see all of it, "
+        "and report it: this is no fault of the adapter",
+    )

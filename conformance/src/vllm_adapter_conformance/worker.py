@@ -1,0 +1,90 @@
+"""The worker's side of a run: checks cases one by one, and leaves after one that failed."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vllm_adapter_conformance import waivers
+from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.execution import run_item
+from vllm_adapter_conformance.journal import Journal, Reader
+from vllm_adapter_conformance.outcome import BLOCKED, PASS, Result, blocker, ended
+from vllm_adapter_conformance.suite import Item, make_plan
+from vllm_adapter_conformance.target import Target
+
+
+def fault_file(journal: Path, pid: int) -> Path:
+    """Where a worker's stacks go when it crashes, or when its parent asks before ending it."""
+    return journal.with_name(f"{journal.name}.{pid}.stacks")
+
+
+class Worker:
+    """Holds the device, which the first case that needs it opens, for all cases of the process."""
+
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        os.environ["VA_FALLBACK"] = "error"  # also for direct calls, which read the environment
+        self.target = Target.from_json(order["target"])
+        self.plan = make_plan(self.target, order["level"], only=order["only"])
+        self.bench = Bench(self.target)
+        path = Path(order["journal"])
+        self._journal, self._reader = Journal(path), Reader(path)
+        self._waivers = waivers.shipped()
+        self._leave = False
+        self._stacks = fault_file(path, os.getpid()).open("w")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self) -> None:
+        """Sends stacks to our file: pytest's own plugin has sent them to stderr before."""
+        faulthandler.enable(self._stacks)
+        faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        """After a failure the device's state is not to be trusted: a new process goes on."""
+        if self._leave:
+            self._journal.write("leave", item=item.nodeid)
+            os._exit(0)
+
+    def run(self, item: Item) -> Result:
+        """Checks a case, unless a rule that it needs has failed."""
+        self._reader.new()
+        why = blocker(item.rule, self.plan, ended(self._reader.events))
+        if why is not None:
+            result = Result(item.id, BLOCKED, blocked_by=why)
+        else:
+            limit = item.rule.seconds
+            self._journal.write(
+                "begin", item=item.id, pid=os.getpid(), limit=limit, at=time.monotonic()
+            )
+            before = self._live()
+            result = run_item(self.bench, item, self._waivers)
+            opened = "opened" in vars(self.bench)
+            self._leave = opened and (result.outcome != PASS or self._leaked(before))
+        self._journal.write("end", **result.to_json())
+        return result
+
+    def _leaked(self, before: int) -> bool:
+        """Whether allocations are left that were not there before; cycles are broken up first."""
+        if self._live() <= before:
+            return False
+        gc.collect()  # slow where torch is loaded, hence not at every case
+        return self._live() > before
+
+    def _live(self) -> int:
+        """Allocations that nobody has freed; where they cannot be counted, more than any."""
+        if "opened" not in vars(self.bench):
+            return 0
+        try:
+            opened = self.bench.opened
+            return opened.runtime.memory_stats(opened.record.index).live_allocations
+        except Exception:
+            return 1 << 62
