@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.operators import OPERATORS
 from vllm_adapter_conformance.bench import Bench
 from vllm_adapter_conformance.op_cases import base_cases, declared
 from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.target import Target
+
+if TYPE_CHECKING:
+    import torch
 
 RUNS: Final = 3
 
@@ -31,7 +34,8 @@ def _cases(target: Target) -> Iterator[Case | NotDeclared]:
     why="Users compare runs to find a fault, and tests compare tokens: where results differ from "
     "run to run, both become guesswork, and cached prefixes give other tokens than fresh ones. "
     "Usual causes are atomic additions in any order, uninitialised memory that is read, and a "
-    "choice of algorithm by timing. Fix the order of reduction, or say "
+    "choice of algorithm by timing. A kernel that gives one buffer to every caller is found here "
+    "too: its next call overwrites what is still in use. Fix the order of reduction, or say "
     '`"numerics": {"deterministic": false}`, which the certificate then shows.',
     cases=_cases,
     needs=("L1.copy.round_trip",),
@@ -44,15 +48,24 @@ def check(bench: Bench, case: Case) -> Observation:
     op, facts = case.params["op"], dict(case.params["facts"])
     binding = op_runs.bind_declared(bench, op, facts)
     for sample in op_runs.samples(SPECS[op], facts, bench):
-        first = None
+        first: list[torch.Tensor] = []
         for number in range(RUNS):
             call = op_runs.bound_call(bench, binding, sample)
-            outputs = [*op_runs.as_tuple(binding.run(*call.args)), *call.mutated]
+            results = op_runs.as_tuple(binding.run(*call.args))
+            outputs = [*results, *call.mutated]
             first = first or outputs
-            if not all(op_runs.same_bits(a, b) for a, b in zip(first, outputs, strict=True)):
-                raise Failure(
-                    f"{op}: equal bits from equal input",
-                    f"run {number} differs from run 0",
-                    detail=f"sample {sample.name!r}; {case.id}; seed {bench.target.seed}",
-                )
+            where = f"sample {sample.name!r}; {case.id}; seed {bench.target.seed}"
+            for one, other in zip(first, outputs, strict=True):
+                if number and one.numel() and one.data_ptr() == other.data_ptr():
+                    raise Failure(
+                        f"{op}: each call's result in memory of its own",
+                        f"run {number} gives the memory that run 0 gave, which is still in use",
+                        detail=where,
+                    )
+                if not op_runs.same_bits(one, other):
+                    raise Failure(
+                        f"{op}: equal bits from equal input",
+                        f"run {number} differs from run 0",
+                        detail=where,
+                    )
     return Observation(note=f"{RUNS} runs of each sample")

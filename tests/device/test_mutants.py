@@ -1,0 +1,159 @@
+"""The suite is itself tested: each mutant has one fault, and a named rule sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from zoo import descriptor, failed, first_failure, run_rules, target_of
+
+from vllm_adapter.capability import parse_capability
+
+pytestmark = pytest.mark.device
+
+K, A = "vllm_adapter_mutants.kernels:", "vllm_adapter_mutants.attention:"
+FLOAT32 = {"dtypes": ["float32"]}
+
+
+def attention(run, plan=None, **entry):
+    return {"paged_attention": {"run": A + run} | ({"plan": A + plan} if plan else {}) | entry}
+
+
+ZOO = {
+    # name: what its descriptor changes, the rule that fails, a word of the failure
+    "epsilon": ({"rms_norm": {"run": f"{K}epsilon_ten_times"}}, "L2.rms_norm.correct", "budget"),
+    "tail": ({"rms_norm": {"run": f"{K}tail_not_counted"}}, "L2.rms_norm.correct", "budget"),
+    "result_dtype": (
+        {"rms_norm": {"run": f"{K}result_in_float32"}},
+        "L2.rms_norm.correct",
+        "torch.float32",
+    ),
+    "refuses_declared": (
+        {"rms_norm": {"run": f"{K}refuses_odd_widths"}},
+        "L2.rms_norm.correct",
+        "width must be even",
+    ),
+    "leak": ({"rms_norm": {"run": f"{K}keeps_results"}}, "L2.leak", "more live tensors"),
+    "one_buffer": (
+        {"rms_norm": {"run": f"{K}one_buffer"}},
+        "L2.determinism",
+        "memory",
+    ),
+    "strides": (
+        {"rms_norm": {"run": f"{K}column_major_result"}},
+        "L2.opcheck",
+        "OpCheckError",
+    ),
+    "undeclared_dtype": (
+        {"rms_norm": {"run": f"{K}halves_other_dtypes"} | FLOAT32},
+        "L2.refusal.direct",
+        "budget",
+    ),
+    "undeclared_elsewhere": (
+        {"rms_norm": {"run": f"{K}other_dtypes_elsewhere"} | FLOAT32},
+        "L2.refusal.direct",
+        "meta",
+    ),
+    "writes_argument": (
+        {"fused_add_rms_norm": {"run": f"{K}writes_residual"}},
+        "L2.fused_add_rms_norm.correct",
+        "changed",
+    ),
+    "noise": ({"silu_and_mul": {"run": f"{K}noise_within_budget"}}, "L2.determinism", "differs"),
+    "graph_break": (
+        {"silu_and_mul": {"run": f"{K}looks_at_values", "form": "torch"}},
+        "L2.graph",
+        "data-dependent",
+    ),
+    "adds_in_dtype": ({"linear": {"run": f"{K}adds_in_dtype"}}, "L2.linear.correct", "budget"),
+    "bias": ({"linear": {"run": f"{K}bias_forgotten"}}, "L2.linear.correct", "budget"),
+    "rotary_style": (
+        {"rotary_embedding": {"run": f"{K}neighbours_rotated"}},
+        "L2.rotary_embedding.correct",
+        "budget",
+    ),
+    "copy_back": (
+        {"rotary_embedding": {"run": f"{K}no_copy_back"}},
+        "L2.rotary_embedding.correct",
+        "budget",
+    ),
+    "swapped": (
+        {"reshape_and_cache": {"run": f"{K}keys_and_values_swapped"}},
+        "L2.reshape_and_cache.correct",
+        "budget",
+    ),
+    "padding": (
+        {"reshape_and_cache": {"run": f"{K}padding_to_slot_zero"}},
+        "L2.reshape_and_cache.correct",
+        "budget",
+    ),
+    "block_size": (
+        {"reshape_and_cache": {"run": f"{K}blocks_of_sixteen"}},
+        "L2.reshape_and_cache.correct",
+        "budget",
+    ),
+    "last_key": (attention("last_key_dropped"), "L2.paged_attention.correct", "budget"),
+    "not_causal": (attention("not_causal"), "L2.paged_attention.correct", "budget"),
+    "gqa": (attention("heads_by_modulo"), "L2.paged_attention.correct", "budget"),
+    "unused_slots": (attention("reads_unused_slots"), "L2.paged_attention.correct", "nan"),
+    "neighbour": (attention("neighbour_block"), "L2.paged_attention.correct", "budget"),
+    "stale": (attention("stale_blocks", "plan_stale_blocks"), "L2.kv_cache", "reuse"),
+    "plan_once": ({"paged_attention": {"plan": f"{A}plan_once"}}, "L2.kv_cache", "budget"),
+    "window": (
+        attention("window_ignored", limits={"window": [0, 20]}),
+        "L2.paged_attention.correct",
+        "budget",
+    ),
+    "empty": (dict.fromkeys(("linear", "paged_attention")), "L2.coverage.core", "none"),
+}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_mutant_is_failed_by_its_rule(name, tmp_path):
+    change, rule, word = ZOO[name]
+    target = target_of(f"mutant_{name}", descriptor(change), tmp_path)
+    result = first_failure(target, rule)
+    assert result is not None, f"{rule} passes the mutant"
+    assert word in f"{result.expected} {result.seen}", result
+
+
+@pytest.mark.parametrize("rule", sorted({rule for _, rule, _ in ZOO.values()}))
+def test_a_rule_passes_the_healthy_one(rule, tmp_path):
+    results = run_rules(target_of("healthy", descriptor({}), tmp_path), rule)[rule]
+    assert results and not failed(results), failed(results)
+
+
+def test_what_binds_beyond_the_certified_descriptor_is_seen(tmp_path):
+    target = target_of("wider", descriptor({}), tmp_path)
+    narrow = parse_capability(descriptor({"rms_norm": FLOAT32}), "narrow")
+    result = first_failure(dataclasses.replace(target, capability=narrow), "L2.refusal.bind")
+    assert result is not None and "rms_norm" in result.seen + result.expected
+    assert "it is bound to wider" in result.seen
+
+
+THIEF = """
+import sys, torch
+from pathlib import Path
+library = torch.library.Library("vllm_adapter", "FRAGMENT")
+library.define("rms_norm.thief(Tensor x, Tensor weight, float eps) -> Tensor")
+library.impl("rms_norm.thief", lambda x, weight, eps: x + 1, "CPU")
+torch.library.register_fake("vllm_adapter::rms_norm.thief", lambda x, w, e: x.new_empty(x.shape))
+sys.path.insert(0, sys.argv[1])
+from zoo import descriptor, first_failure, target_of
+print(first_failure(target_of("robbed", descriptor({}), Path(sys.argv[2])), "L2.packet.default"))
+"""
+
+
+def test_an_overload_that_was_defined_before_the_default_is_seen(tmp_path):
+    tests = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", THIEF, tests, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "L2.packet.default[rms_norm]" in done.stdout, done.stderr
+    assert "outcome='fail'" in done.stdout

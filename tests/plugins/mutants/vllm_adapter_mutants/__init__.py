@@ -1,0 +1,1 @@
+"""Kernels that are wrong in one way each; `test_mutants.py` says which rule sees it."""
