@@ -8,6 +8,7 @@ next implementation.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -81,14 +82,18 @@ def bind(case: OpCase, settings: Settings | None = None, owner: object = None) -
         AdapterError: a winner cannot be imported.
     """
     settings = settings or Settings.from_environ()
-    key = (case, settings.fallback, tuple(settings.ops.items()), id(owner), PROVIDERS.generation)
-    # The owner is kept beside its binding: its id stays its own for as long as the key lives.
-    if key not in _bound:
-        _bound[key] = (_bind(case, settings), owner)
-    return _bound[key][0]
+    key = (case, settings.fallback, tuple(settings.ops.items()), PROVIDERS.generation)
+    bound = _bound if owner is None else _bound_for.setdefault(owner, {})
+    if key not in bound:
+        bound[key] = _bind(case, settings, owner)
+    return bound[key]
 
 
-_bound: Final[dict[tuple[Any, ...], tuple[Binding, object]]] = {}
+_bound: Final[dict[tuple[Any, ...], Binding]] = {}
+_bound_for: Final[weakref.WeakKeyDictionary[object, dict[tuple[Any, ...], Binding]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""By owner: a KV cache that nobody uses any more takes its bindings, and what they plan, along."""
 
 
 def decisions(case: OpCase, settings: Settings) -> list[Verdict]:
@@ -113,7 +118,7 @@ def describe(candidate: Candidate) -> str:
     return f"{candidate.provider} ({', '.join(notes)})" if notes else candidate.provider
 
 
-def _bind(case: OpCase, settings: Settings) -> Binding:
+def _bind(case: OpCase, settings: Settings, owner: object) -> Binding:
     spec = SPECS[case.op]
     verdicts = decisions(case, settings)
     picks = _pick(spec, case, verdicts, settings)
@@ -132,7 +137,7 @@ def _bind(case: OpCase, settings: Settings) -> Binding:
         case=case,
         verdicts=verdicts,
         run=_runnable(spec, case, winners, kernels),
-        handle=new_handle() if spec.operator.planned else 0,
+        handle=new_handle(owner) if spec.operator.planned else 0,
         picks=picks,
         _plans=plans,
         _kernels=kernels,

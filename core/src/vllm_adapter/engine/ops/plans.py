@@ -6,6 +6,7 @@ constant; what is behind it changes once a step. Handle 0 means: no plan.
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,10 +24,13 @@ class Plan:
 PLANS: Final[list[Plan]] = [Plan()]
 
 
-def new_handle() -> int:
-    """A handle of its own."""
+def new_handle(owner: object = None) -> int:
+    """A handle of its own; what is behind it goes when its owner does."""
     PLANS.append(Plan())
-    return len(PLANS) - 1
+    handle = len(PLANS) - 1
+    if owner is not None:
+        weakref.finalize(owner, PLANS.__setitem__, handle, Plan()).atexit = False
+    return handle
 
 
 def planned(run: Fn) -> Fn:

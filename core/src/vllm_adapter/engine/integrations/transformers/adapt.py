@@ -7,6 +7,7 @@ global of transformers is patched. Inference only.
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -29,6 +30,8 @@ ATTENTION: Final = "vllm_adapter"
 ATTRIBUTE: Final = "_vllm_adapter"
 DEFAULT_BLOCK: Final = 16
 FIRST_BLOCKS: Final = 64
+Replacement = tuple[torch.nn.Module, str, Any]
+"""A parent, the name of its part, and the module in that place."""
 
 
 @dataclass(eq=False)
@@ -41,8 +44,9 @@ class Adapted:
     """Who runs each operator of the model."""
     _attention: PortableAttention
     _limit: int
-    _hook: Any = None
-    _restore: list[tuple[torch.nn.Module, str, torch.nn.Module]] = field(default_factory=list)
+    _hooks: list[Any] = field(default_factory=list)
+    _replaced: weakref.WeakSet[Cache] = field(default_factory=weakref.WeakSet)
+    _restore: list[Replacement] = field(default_factory=list)
     _attention_was: str | None = None
     _parameters: list[str] = field(default_factory=list)
 
@@ -57,7 +61,7 @@ class Adapted:
 
         Pass the results as `past_key_values` and `va_step`.
         """
-        cache = past_key_values or PagedCache(self.kv, input_ids.shape[0])
+        cache = self._cache_for(past_key_values, input_ids.shape[0])
         step = cache.advance(input_ids.shape[1], attention_mask, position_ids, self._limit)
         self._plan(step)
         return cache, step
@@ -74,13 +78,16 @@ class Adapted:
         tokens = given.get("inputs_embeds") if tokens is None else tokens
         if tokens is None:
             return None  # transformers says what is wrong
+        # Without use_cache transformers must not see a cache that it would then carry on.
+        wanted = given.get("use_cache")
+        wanted = getattr(model.config, "use_cache", True) if wanted is None else wanted
+        if not wanted:
+            _refuse_packing(given)
         cache = self._cache_for(given.get("past_key_values"), tokens.shape[0])
         step = cache.advance(
             tokens.shape[1], given.get("attention_mask"), given.get("position_ids"), self._limit
         )
         self._plan(step)
-        # Without use_cache transformers must not see a cache that it would then carry on.
-        wanted = given.get("use_cache", getattr(model.config, "use_cache", True))
         seen = cache if wanted or given.get("past_key_values") is not None else None
         return (), given | {"past_key_values": seen, "va_step": step}
 
@@ -91,6 +98,11 @@ class Adapted:
                     f"the cache holds {len(given.sequences)} rows and the batch has {rows}",
                     hint="start a new cache for a batch of another size",
                 )
+            if given.kv is not self.kv:
+                raise UnsupportedModel(
+                    "the cache was made by another adapted model, or before this one was adapted",
+                    hint="start without past_key_values",
+                )
             return given
         fresh = given is None or (
             type(given) is DynamicCache and not given.offloading and not given.get_seq_length()
@@ -100,6 +112,13 @@ class Adapted:
                 f"the {type(given).__name__} given is no empty default cache, and not served",
                 hint="leave cache_implementation unset, and start from an empty cache",
             )
+        if given is not None:
+            if given in self._replaced:
+                raise UnsupportedModel(
+                    "the DynamicCache given was replaced in an earlier forward, and is empty",
+                    hint="carry on with the output's past_key_values",
+                )
+            self._replaced.add(given)
         return PagedCache(self.kv, rows)
 
     def _plan(self, step: PackedStep) -> None:
@@ -125,12 +144,15 @@ def adapt(
         AdapterError, NoSuchDevice, OutOfMemory: as opening and allocating do.
     """
     settings = settings or Settings.from_environ()
-    base = getattr(model, model.base_model_prefix, model)
+    base = getattr(model, getattr(model, "base_model_prefix", ""), model)
+    if max_kv_blocks is not None and max_kv_blocks < 1:
+        raise InputError(
+            f"max_kv_blocks is {max_kv_blocks}", hint="give at least 1, or None for no bound"
+        )
     if adapted_of(model) is not None:
         raise UnsupportedModel("the model is adapted already", hint="call unadapt(model) first")
     llama.check_supported(base)
     opened = open_device(device, settings=settings) if isinstance(device, str) else device
-    model.to(opened.device)
     shape, dtype = llama.shape_of(base.config), model.dtype
     size = BlockSize(
         layers=len(base.layers),
@@ -147,20 +169,19 @@ def adapt(
         blocks=min(FIRST_BLOCKS, max_kv_blocks or FIRST_BLOCKS),
         max_blocks=max_kv_blocks,
     )
-    table = llama.rope_table(base, dtype, opened.device)
-    inner = [llama.build_layer(layer, shape, kv, settings) for layer in base.layers]
-    replaced: list[tuple[torch.nn.Module, str, torch.nn.Module]] = [
-        (base.layers, str(i), llama.Layer(layer, i, table)) for i, layer in enumerate(inner)
-    ]
-    replaced.append((base, "norm", RMSNorm(base.norm.weight, shape.eps, settings)))
-    if type(getattr(model, "lm_head", None)) is torch.nn.Linear:
-        head = Linear(model.lm_head.weight, model.lm_head.bias, settings)
-        replaced.append((model, "lm_head", head))
+    origin = model.device
+    try:
+        model.to(opened.device)
+        replaced = _replacements(model, base, kv, settings)
+    except BaseException:
+        kv.close()
+        model.to(origin)
+        raise
     adapted = Adapted(
         kv,
         opened,
         providers_of(torch.nn.ModuleList([module for _, _, module in replaced])),
-        inner[0].attention,
+        replaced[0][2].inner.attention,
         base.config.max_position_embeddings,
         _parameters=list(inspect.signature(base.forward).parameters),
         _attention_was=model.config._attn_implementation,
@@ -178,9 +199,10 @@ def unadapt(model: Any) -> None:
     adapted = adapted_of(model)
     if adapted is None:
         raise InputError("the model is not adapted", hint="adapt(model, device) comes first")
-    adapted._hook.remove()
+    for hook in adapted._hooks:
+        hook.remove()
     for parent, name, original in adapted._restore:
-        parent._modules[name] = original
+        parent._modules[name] = original.train(parent.training)
     model.set_attn_implementation(adapted._attention_was)
     adapted.kv.close()
     del model.__dict__[ATTRIBUTE]
@@ -192,12 +214,24 @@ def adapted_of(model: Any) -> Adapted | None:
     return found
 
 
-def _swap_in(
-    model: Any,
-    base: Any,
-    replaced: list[tuple[torch.nn.Module, str, torch.nn.Module]],
-    adapted: Adapted,
-) -> None:
+def _replacements(
+    model: Any, base: Any, kv: PagedKVCache, settings: Settings
+) -> list[Replacement]:
+    """Our modules and their places, the layers first; nothing is replaced yet."""
+    shape = llama.shape_of(base.config)
+    table = llama.rope_table(base, model.dtype, kv.device)
+    found: list[Replacement] = []
+    for i, source in enumerate(base.layers):
+        inner = llama.build_layer(source, shape, kv, settings)
+        found.append((base.layers, str(i), llama.Layer(inner, i, table)))
+    found.append((base, "norm", RMSNorm(base.norm.weight, shape.eps, settings)))
+    if type(getattr(model, "lm_head", None)) is torch.nn.Linear:
+        head = Linear(model.lm_head.weight, model.lm_head.bias, settings)
+        found.append((model, "lm_head", head))
+    return found
+
+
+def _swap_in(model: Any, base: Any, replaced: list[Replacement], adapted: Adapted) -> None:
     AttentionInterface.register(ATTENTION, _never_called)
     model.set_attn_implementation(ATTENTION)
     for parent, name, module in replaced:
@@ -205,7 +239,10 @@ def _swap_in(
         assert original is not None
         adapted._restore.append((parent, name, original))
         parent._modules[name] = module
-    adapted._hook = base.register_forward_pre_hook(adapted.before_forward, with_kwargs=True)
+    adapted._hooks += [
+        base.register_forward_pre_hook(adapted.before_forward, with_kwargs=True),
+        base.register_state_dict_pre_hook(_refuse_state_dict),
+    ]
     model.__dict__[ATTRIBUTE] = adapted
 
 
@@ -216,9 +253,28 @@ def _never_called(*args: Any, **kwargs: Any) -> Any:
     )
 
 
+def _refuse_state_dict(*args: Any) -> None:
+    raise UnsupportedModel(
+        "the weights of an adapted model have names and shapes of our own, and are not saved",
+        hint="unadapt(model), save it, then adapt it again",
+    )
+
+
+def _refuse_packing(given: Mapping[str, Any]) -> None:
+    """transformers takes positions with jumps for several sequences in one row."""
+    positions = given.get("position_ids")
+    free = given.get("attention_mask") is None and given.get("past_key_values") is None
+    if free and positions is not None and bool((positions.diff(dim=-1) != 1).any()):
+        raise UnsupportedModel(
+            "several sequences packed in one row are not served",
+            hint="give each sequence a row of its own, and an attention mask",
+        )
+
+
 def _refuse_outputs(model: Any, given: Mapping[str, Any]) -> None:
     for name in ("output_attentions", "output_hidden_states"):
-        if given.get(name, getattr(model.config, name, False)):
+        asked = given.get(name)
+        if getattr(model.config, name, False) if asked is None else asked:
             raise UnsupportedModel(
                 f"{name} is not served by an adapted model",
                 hint=f"leave {name} unset, or unadapt(model)",

@@ -30,8 +30,8 @@ class PackedStep:
     """Keeps the blocks taken for as long as the step is in use."""
 
     def pack(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, Q, hidden] -> [T, hidden]."""
-        flat = x.flatten(0, 1)
+        """[B, Q, hidden] -> [T, hidden], without gradients: the layers work in place."""
+        flat = x.detach().flatten(0, 1)
         return flat if self.rows is None else flat.index_select(0, self.rows)
 
     def unpack(self, packed: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -149,8 +149,11 @@ class _PagedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gives the new tokens back: attention writes them to their slots."""
-        return key_states, value_states
+        """Refused: our layers write their keys and values themselves, so a plain one is asking."""
+        raise UnsupportedModel(
+            "a cache of an adapted model was given to a model that is not adapted",
+            hint="start without past_key_values, or adapt(model, device) first",
+        )
 
     def get_seq_length(self) -> int:
         """Columns so far, padding included."""

@@ -45,29 +45,33 @@ def check_supported(base: Any) -> None:
     Raises:
         UnsupportedModel: the first thing that we do not serve.
     """
-    config = base.config
-    faults = [
-        (config.model_type not in MODEL_TYPES, f"a {config.model_type} model"),
-        (getattr(config, "hidden_act", None) != "silu", f"the activation {config.hidden_act}"),
-        (
-            base.rotary_emb.rope_type not in STATIC_ROPE,
-            f"rope of type {base.rotary_emb.rope_type}, which changes while it runs",
-        ),
-        (
-            any(
-                type(module) is not torch.nn.Linear
-                for layer in base.layers
-                for module in (layer.self_attn.q_proj, layer.mlp.down_proj)
-            ),
-            "quantised or otherwise replaced linear layers",
-        ),
-    ]
-    for holds, what in faults:
-        if holds:
-            raise UnsupportedModel(
-                f"{what} is not served",
-                hint=f"adapt() serves plain models of type {', '.join(MODEL_TYPES)}",
-            )
+    fault = _fault(base)
+    if fault:
+        raise UnsupportedModel(
+            f"{fault} is not served",
+            hint=f"adapt() serves plain models of type {', '.join(MODEL_TYPES)}",
+        )
+
+
+def _fault(base: Any) -> str | None:
+    config: Any = getattr(base, "config", None)
+    model_type = getattr(config, "model_type", None)
+    if model_type not in MODEL_TYPES:
+        return f"a {model_type or type(base).__name__} model"
+    if config.hidden_act != "silu":
+        return f"the activation {config.hidden_act}"
+    if base.rotary_emb.rope_type not in STATIC_ROPE:
+        return f"rope of type {base.rotary_emb.rope_type}, which changes while it runs,"
+    if any(type(linear) is not torch.nn.Linear for layer in base.layers for linear in _of(layer)):
+        return "a model with quantised or otherwise replaced linear layers"
+    return None
+
+
+def _of(layer: Any) -> tuple[Any, ...]:
+    """Every linear of transformers' `LlamaDecoderLayer`, those that are merged first."""
+    attention, mlp = layer.self_attn, layer.mlp
+    merged = attention.q_proj, attention.k_proj, attention.v_proj, mlp.gate_proj, mlp.up_proj
+    return *merged, attention.o_proj, mlp.down_proj
 
 
 def shape_of(config: Any) -> LayerShape:
