@@ -37,9 +37,12 @@ class Comparison:
 def compare(got: torch.Tensor, want: Expected, terms: int) -> Comparison:
     """Holds one output (any device, the case's dtype) against the float64 reference.
 
-    A NaN or infinity where the reference has none, or the reverse, has an infinite share.
+    A NaN or infinity where the reference has none, or the reverse, has an infinite share; so has
+    another shape.
     """
     result, value = got.detach().cpu(), want.value
+    if result.shape != value.shape:
+        return Comparison(math.inf, (), math.nan, math.nan)
     if result.numel() == 0:
         return Comparison(0.0, (), 0.0, 0.0)
     error = (result.double() - value).abs()
