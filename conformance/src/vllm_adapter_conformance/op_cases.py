@@ -109,11 +109,13 @@ def base_cases(capability: Capability, op: str) -> list[OpFacts]:
 def direct_case(capability: Capability, op: str) -> OpFacts | None:
     """A declared case that a direct call can run, if there is one.
 
-    Such a call has no step: an entry that plans, or serves some phases only, cannot take it.
+    Such a call has no load and no step: an entry that prepares weights, plans, or serves some
+    phases only, cannot take it.
     """
     for base in base_cases(capability, op):
         for entry, decision in decisions(capability, op, base.facts):
-            if isinstance(decision, Accept) and not entry.plan and _every_step(op, decision):
+            bound_only = entry.plan or entry.prepare_weights
+            if isinstance(decision, Accept) and not bound_only and _every_step(op, decision):
                 return base
     return None
 

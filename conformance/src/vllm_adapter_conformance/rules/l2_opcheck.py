@@ -26,7 +26,7 @@ def _cases(target: Target) -> Iterator[Case | NotDeclared]:
         if direct:
             yield Case(id, {"op": op, "facts": direct.facts, "default": True}, direct.pointer)
         else:
-            yield NotDeclared(id, f"/operators/{op}", "no kernel that needs no plan")
+            yield NotDeclared(id, f"/operators/{op}", "every kernel needs bind()")
         yield from _bound(declared(target), op)
 
 

@@ -55,7 +55,7 @@ def check(bench: Bench, case: Case) -> Observation:
         refused = undeclared(capability, op)[-1:] if facts else base_cases(capability, op)[:1]
         for one in refused or undeclared(capability, op)[-1:]:
             _refused(bench, one, packet)
-    return Observation(share, "served" if facts else "refused: no kernel that needs no plan")
+    return Observation(share, "served" if facts else "refused: every kernel needs bind()")
 
 
 def _served(bench: Bench, op: str, facts: dict[str, Any], packet: Fn) -> float:

@@ -69,7 +69,10 @@ class Binding:
         winner = self.picks[step.phase]
         slot = PLANS[self.handle]
         make = self._plans.get(winner)
-        slot.state = make(step, slot.state) if make else None
+        if make:
+            # Each winner gets its own buffers back, whatever ran in between.
+            slot.kept[winner] = make(step, slot.kept.get(winner))
+        slot.state = slot.kept.get(winner)
         slot.pick = self._kernels[winner]
 
 
@@ -262,10 +265,8 @@ def _declare_default(spec: OpSpec) -> None:
         settings = Settings.from_environ()
         case = OpCase.of(spec.name, _device_of(args), spec.facts_of(*args))
         verdicts = decisions(case, settings)
-        # A direct call has no step: who needs a plan, or only some phases, cannot serve it.
-        whole = [v for v in verdicts if not v.candidate.entry.plan and _every_phase(spec, v)]
-        step_free = [v if v in whole else _needs_step(v) for v in verdicts]
-        return next(iter(_pick(spec, case, step_free, settings).values()))
+        direct = [v if _serves_direct(spec, v) else _needs_bind(v) for v in verdicts]
+        return next(iter(_pick(spec, case, direct, settings).values()))
 
     def direct(*args: Any) -> Any:
         nonlocal generation
@@ -285,18 +286,20 @@ def _declare_default(spec: OpSpec) -> None:
     library.define_default(spec, direct, fake)
 
 
-def _every_phase(spec: OpSpec, verdict: Verdict) -> bool:
-    decision = verdict.decision
-    return isinstance(decision, Reject) or all(
-        len(values) == len(spec.operator.facts[name].samples)
-        for name, values in decision.when.items()
-    )
+def _serves_direct(spec: OpSpec, verdict: Verdict) -> bool:
+    """A direct call has no load and no step: no prepared weights, no plan, any phase."""
+    entry, decision = verdict.candidate.entry, verdict.decision
+    if isinstance(decision, Reject):
+        return True
+    facts = spec.operator.facts
+    phases = (len(served) == len(facts[name].samples) for name, served in decision.when.items())
+    return not entry.plan and not entry.prepare_weights and all(phases)
 
 
-def _needs_step(verdict: Verdict) -> Verdict:
+def _needs_bind(verdict: Verdict) -> Verdict:
     pointer = verdict.candidate.entry.pointer
-    reason = "a direct call has no step to plan"
-    return Verdict(verdict.candidate, Reject(reason, pointer, "no step", "bind() and plan(step)"))
+    reason = "a direct call has no load and no step, which this entry needs"
+    return Verdict(verdict.candidate, Reject(reason, pointer, "a direct call", "bind()"))
 
 
 def _device_of(args: Sequence[Any]) -> torch.device:

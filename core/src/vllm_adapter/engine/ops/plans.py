@@ -7,7 +7,7 @@ constant; what is behind it changes once a step. Handle 0 means: no plan.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from vllm_adapter.engine.ops.spec import Fn
@@ -15,10 +15,14 @@ from vllm_adapter.engine.ops.spec import Fn
 
 @dataclass(slots=True)
 class Plan:
-    """What one handle stands for now: the state for a kernel, and the kernel if it varies."""
+    """What one handle stands for now: the state for a kernel, and the kernel if it varies.
+
+    `kept` holds each winner's state between its steps.
+    """
 
     state: Any = None
     pick: Fn | None = None
+    kept: dict[object, Any] = field(default_factory=dict)
 
 
 PLANS: Final[list[Plan]] = [Plan()]
