@@ -133,7 +133,9 @@ def test_a_composed_operator_names_what_it_is_made_of(package, capsys):
     folder, write = package
     write({"rms_norm": ENTRY})
     assert main(["explain", str(folder), "fused_add_rms_norm"]) == 0
-    assert "not declared; composed of rms_norm" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "not declared; composed of rms_norm" in text
+    assert "accept /operators/rms_norm, composed" in " ".join(text.split())
 
 
 def test_samples_differ_from_the_usual_case_in_one_fact():

@@ -45,7 +45,7 @@ class Verdict:
     def why(self) -> str:
         """The pointer of the entry that accepts, or the refusal that says most."""
         if self.entry is not None:
-            return self._when(self.entry.pointer)
+            return self._when(self.entry.pointer + self._composed)
         reject = headline(self.decisions)
         return str(reject) if reject else "not declared"
 
@@ -53,7 +53,7 @@ class Verdict:
     def summary(self) -> str:
         """The decision without pointers, which move when entries do."""
         if self.entry is not None:
-            return self._when(f"accept: {self.entry.run}")
+            return self._when(f"accept: {self.entry.run}{self._composed}")
         reject = headline(self.decisions)
         return f"reject: {reject.reason}" if reject else "reject: not declared"
 
@@ -66,6 +66,13 @@ class Verdict:
             "why": self.why,
             "entries": [_plain(decision) for decision in self.decisions],
         }
+
+    @property
+    def _composed(self) -> str:
+        """A remark, if the entry that accepts is of the part that the operator is composed of."""
+        own = f"/operators/{self.operator.name}"
+        pointer = self.entry.pointer if self.entry else own
+        return "" if pointer == own or pointer.startswith(f"{own}/") else ", composed"
 
     def _when(self, text: str) -> str:
         """`text`, with the values of the step facts of which only some are accepted."""
@@ -89,6 +96,12 @@ class Change:
     new: Verdict
 
 
+def entries_for(operator: Operator, capability: Capability) -> tuple[OperatorEntry, ...]:
+    """What a descriptor offers for an operator: its own entries, then those it is composed of."""
+    names = filter(None, (operator.name, operator.composed_of))
+    return tuple(entry for name in names for entry in capability.operators.get(name, ()))
+
+
 def verdicts(operator: Operator, entries: Sequence[OperatorEntry]) -> list[Verdict]:
     """The decisions over the sample cases of one operator's entries."""
     cases = sample_cases(operator, entries)
@@ -97,8 +110,7 @@ def verdicts(operator: Operator, entries: Sequence[OperatorEntry]) -> list[Verdi
 
 def changes(operator: Operator, old: Capability, new: Capability) -> list[Change]:
     """The sample cases, of either descriptor, that the two decide differently."""
-    before = old.operators.get(operator.name, ())
-    after = new.operators.get(operator.name, ())
+    before, after = entries_for(operator, old), entries_for(operator, new)
     cases = sample_cases(operator, before)
     cases += [case for case in sample_cases(operator, after) if case not in cases]
     pairs = [

@@ -102,11 +102,11 @@ def _adapter(args: argparse.Namespace) -> int:
     capabilities = _capabilities(args.key)
     if args.diff is not None:
         return _diff(args, capabilities, operators)
-    from vllm_adapter.cli.decisions import entry_line, verdicts
+    from vllm_adapter.cli.decisions import entries_for, entry_line, verdicts
 
     document = []
     for capability in capabilities:
-        found = {op.name: verdicts(op, capability.operators.get(op.name, ())) for op in operators}
+        found = {op.name: verdicts(op, entries_for(op, capability)) for op in operators}
         if args.json:
             document.append(
                 {
@@ -145,7 +145,7 @@ def _diff(
     args: argparse.Namespace, capabilities: Sequence[Capability], operators: Sequence[Operator]
 ) -> int:
     from vllm_adapter.capability import load_capability
-    from vllm_adapter.cli.decisions import case_text, changes, verdicts
+    from vllm_adapter.cli.decisions import case_text, changes, entries_for, verdicts
 
     new = load_capability(Path(args.diff))
     old = _same_arch(capabilities, new, args.key)
@@ -168,7 +168,7 @@ def _diff(
         print("no decision changes")
     for op in operators:
         if op.name in changed:
-            usual = verdicts(op, old.operators.get(op.name, ()))[0].case
+            usual = verdicts(op, entries_for(op, old))[0].case
             print(f"\n{op.name}; the usual case: {case_text(usual)}")
             rows = [(c.old.label, c.old.summary, c.new.summary) for c in changed[op.name]]
             print(textwrap.indent(table(rows, ("CASE", "OLD", "NEW")), "  "), end="")
