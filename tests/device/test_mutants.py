@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from fake_dist import environment
 from zoo import descriptor, failed, first_failure, run_rules, target_of
 
 from vllm_adapter.capability import parse_capability
@@ -134,6 +136,7 @@ def test_what_binds_beyond_the_certified_descriptor_is_seen(tmp_path):
     assert "it is bound to wider" in result.seen
 
 
+CLI = "import sys; from vllm_adapter.cli.main import main; sys.exit(main())"
 THIEF = """
 import sys, torch
 from pathlib import Path
@@ -157,3 +160,38 @@ def test_an_overload_that_was_defined_before_the_default_is_seen(tmp_path):
     )
     assert "L2.packet.default[rms_norm]" in done.stdout, done.stderr
     assert "outcome='fail'" in done.stdout
+
+
+@pytest.mark.slow
+def test_certify_fails_an_installed_mutant_and_outlives_its_kernel(site, tmp_path):
+    package = site.add("mutants")
+    raw = descriptor(
+        {
+            "rms_norm": {"run": f"{K}epsilon_ten_times"},
+            "silu_and_mul": {"run": f"{K}dies_of_other_dtypes"},
+        }
+    )
+    for entry in raw["operators"].values():
+        entry.update(FLOAT32)
+    (package / "capabilities/any.json").write_text(json.dumps(raw), encoding="utf-8")
+    file = tmp_path / "mutants.json"
+    words = ("certify", "mutants", "--level", "L2", "--output", str(file))
+    done = subprocess.run(
+        [sys.executable, "-c", CLI, *words],
+        env=environment(site.path),
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert done.returncode == 1, done.stderr
+    certificate = json.loads(file.read_text(encoding="utf-8"))
+    bad = {
+        f"{rule['rule']}[{case['case']}]": case
+        for rule in certificate["rules"]
+        for case in rule["cases"]
+        if case["outcome"] == "fail"
+    }
+    assert "L2.rms_norm.correct[float32]" in bad
+    assert "killed by SIGABRT" in bad["L2.refusal.direct[silu_and_mul-0]"]["message"]
+    assert certificate["level_reached"] is None
+    assert not any("paged_attention" in id for id in bad)

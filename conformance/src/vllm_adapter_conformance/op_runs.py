@@ -217,7 +217,7 @@ def _kind(parts: tuple[Any, ...]) -> str:
 
 def _worst(seen: Comparison) -> str:
     at = list(seen.index)
-    return f"{seen.share:.3g} of the budget at {at}: got {seen.got!r}, want {seen.want!r}"
+    return f"{seen.share:.3g} of the budget at {at}: got {seen.got:.9g}, want {seen.want:.9g}"
 
 
 def _failure(

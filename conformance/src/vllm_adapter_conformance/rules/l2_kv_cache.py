@@ -188,8 +188,8 @@ class _Rounds:
         if seen.share > 1:
             raise Failure(
                 f"sequence {number} in {step} to equal attention without a cache",
-                f"{seen.share:.3g} of the budget at {list(seen.index)}: got {seen.got!r}, "
-                f"want {seen.want!r}",
+                f"{seen.share:.3g} of the budget at {list(seen.index)}: got {seen.got:.9g}, "
+                f"want {seen.want:.9g}",
                 share=seen.share,
                 detail=f"{OpFacts('paged_attention', self.facts, None).id}; "
                 f"seed {self.bench.target.seed}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -65,6 +66,13 @@ def other_dtypes_elsewhere(x: torch.Tensor, weight: torch.Tensor, eps: float) ->
     """Answers what it does not serve on another device."""
     result = generic.rms_norm(x, weight, eps)
     return result if x.dtype == torch.float32 else result.to("meta")
+
+
+def dies_of_other_dtypes(x: torch.Tensor) -> torch.Tensor:
+    """Takes the process along."""
+    if x.dtype != torch.float32:
+        os.abort()
+    return generic.silu_and_mul(x)
 
 
 def writes_residual(
