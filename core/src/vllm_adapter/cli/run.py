@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 import time
-from typing import Any, Final
+from typing import Final
 
 from vllm_adapter.cli.output import emit_json, warn
 from vllm_adapter.errors import InputError
@@ -40,15 +41,17 @@ def run(args: argparse.Namespace) -> int:
     """Prints the answer on stdout, and who ran what on stderr."""
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     _check(args, prompt)
+    _set_up_transformers()
     from vllm_adapter.engine.device import open_device
     from vllm_adapter.engine.integrations.transformers import adapt
+    from vllm_adapter.engine.integrations.transformers.answer import answer, prompt_tokens
     from vllm_adapter.engine.integrations.transformers.load import load
     from vllm_adapter.engine.runtime import typed_out_of_memory
 
     opened = open_device(args.adapter, args.device)
     with typed_out_of_memory("loading the model"):
         model, tokenizer = load(args.model, args.dtype)
-    tokens = _tokens(tokenizer, prompt, args.raw)
+    tokens = prompt_tokens(tokenizer, prompt, raw=args.raw)
     room = model.config.max_position_embeddings - tokens.shape[1]
     if room < 1:
         raise InputError(
@@ -61,7 +64,15 @@ def run(args: argparse.Namespace) -> int:
     with typed_out_of_memory("answering the prompt"):
         adapted = adapt(model, opened)
         started = time.perf_counter()
-        answer = _generate(model, tokenizer, tokens, min(room, args.max_new_tokens), args)
+        new = answer(
+            model,
+            tokenizer,
+            tokens,
+            new_tokens=min(room, args.max_new_tokens),
+            temperature=args.temperature,
+            seed=args.seed,
+            show=not args.json,
+        )
     seconds = time.perf_counter() - started
     summary = {
         "model": args.model,
@@ -70,22 +81,30 @@ def run(args: argparse.Namespace) -> int:
         "device_name": opened.capability.identity.name,
         "dtype": args.dtype,
         "prompt_tokens": tokens.shape[1],
-        "new_tokens": len(answer),
+        "new_tokens": len(new),
         "seconds": round(seconds, 3),
         "providers": {op: list(names) for op, names in adapted.providers.items()},
     }
     if args.json:
-        text = tokenizer.decode(answer, skip_special_tokens=True)
-        emit_json(summary | {"prompt": prompt, "text": text, "token_ids": answer})
+        text = tokenizer.decode(new, skip_special_tokens=True)
+        emit_json(summary | {"prompt": prompt, "text": text, "token_ids": new})
         return 0
     print(
         f"{args.adapter} on {summary['device']} ({summary['device_name']}): "
-        f"{len(answer)} tokens in {seconds:.1f} s",
+        f"{len(new)} tokens in {seconds:.1f} s",
         file=sys.stderr,
     )
     for op, names in summary["providers"].items():
         print(f"  {op}: {', '.join(names)}", file=sys.stderr)
     return 0
+
+
+def _set_up_transformers() -> None:
+    """What has to be in the environment before transformers is imported."""
+    # A name that is not here is an error, and never a download.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 def _check(args: argparse.Namespace, prompt: str) -> None:
@@ -101,36 +120,3 @@ def _check(args: argparse.Namespace, prompt: str) -> None:
                 f"`run` needs {package}, which is not installed",
                 hint=f"pip install 'vllm-adapter-core[{extra}]'",
             )
-
-
-def _tokens(tokenizer: Any, prompt: str, raw: bool) -> Any:
-    if raw or not tokenizer.chat_template:
-        return tokenizer(prompt, return_tensors="pt")["input_ids"]
-    chat = [{"role": "user", "content": prompt}]
-    return tokenizer.apply_chat_template(
-        chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )["input_ids"]
-
-
-def _generate(
-    model: Any, tokenizer: Any, tokens: Any, new_tokens: int, args: argparse.Namespace
-) -> list[int]:
-    """The new tokens; their text is printed as it comes, unless for --json."""
-    import torch
-    from transformers import TextStreamer
-
-    tokens = tokens.to(model.device)
-    sampling = {"do_sample": True, "temperature": args.temperature} if args.temperature else {}
-    streamer = None
-    if not args.json:
-        streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
-    torch.manual_seed(args.seed)
-    output = model.generate(
-        tokens,
-        attention_mask=torch.ones_like(tokens),
-        max_new_tokens=new_tokens,
-        streamer=streamer,
-        **(sampling or {"do_sample": False}),
-    )
-    new: list[int] = output[0, tokens.shape[1] :].tolist()
-    return new

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from vllm_adapter.errors import InputError
 
@@ -47,14 +46,6 @@ def load(source: str, dtype: str) -> tuple[Any, Any]:
         InputError: as `locate`, or transformers cannot read what is there.
     """
     folder, gguf = locate(source)
-    # No hub: a name that is not here is an error, and never a download.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
     extra = {"gguf_file": gguf} if gguf else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **extra)

@@ -1,0 +1,124 @@
+"""Writes the pages that are made from code: codes, settings, file formats, operators, rules.
+
+`python scripts/make_docs.py --check` writes nothing and exits 1 if a page is out of date.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vllm_adapter.codes import CODES
+from vllm_adapter.operators import OPERATORS
+from vllm_adapter.settings import VARIABLES
+from vllm_adapter_schemas import KINDS, load
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def codes() -> str:
+    lines = ["# Codes", "", "`vllm-adapter explain CODE` prints one of these, offline.", ""]
+    for code in CODES.values():
+        lines += [f"## {code.code}: {code.title}", "", code.meaning, ""]
+        lines += [f"What to do: {code.action}", ""]
+    return "\n".join(lines)
+
+
+def settings() -> str:
+    lines = [
+        "# Settings",
+        "",
+        "Environment variables, read once. A value that cannot be read is an error.",
+        "",
+    ]
+    lines += ["| variable | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {_cell(text)} |" for name, text in VARIABLES.items()]
+    return "\n".join([*lines, ""])
+
+
+def operators() -> str:
+    lines = [
+        "# Operators",
+        "",
+        "A descriptor's `limits` name these facts. A feature that an entry does not name is",
+        "declared off; a size that it does not name may have any value.",
+        "",
+    ]
+    for op in OPERATORS.values():
+        lines += [f"## {op.name}", "", f"{op.summary}.", ""]
+        if op.composed_of:
+            lines += [f"Served by the vendor's `{op.composed_of}` where it is not declared.", ""]
+        lines += ["| fact | what | kind | tried by conformance |", "|---|---|---|---|"]
+        for name, fact in op.facts.items():
+            kind = "step" if fact.step else "size" if fact.off is None else f"off: {fact.off}"
+            tried = ", ".join(map(str, fact.samples))
+            lines.append(f"| `{name}` | {_cell(fact.summary)} | {kind} | {tried} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def formats() -> str:
+    lines = ["# File formats", "", "Made from the JSON Schemas, which `validate` checks.", ""]
+    for kind in KINDS:
+        schema = load(kind)
+        lines += [f"## {schema['title']}", "", schema["description"], ""]
+        lines += ["| field | what |", "|---|---|"]
+        for pointer, text in _fields(schema, schema, "", 0):
+            lines.append(f"| `{pointer}` | {_cell(text)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _fields(
+    root: Mapping[str, Any], schema: Mapping[str, Any], at: str, depth: int
+) -> Iterator[tuple[str, str]]:
+    for name, field in schema.get("properties", {}).items():
+        found = _resolved(root, field)
+        text = field.get("description") or found.get("description", "")
+        yield f"{at}/{name}", text
+        if depth < 1:
+            yield from _fields(root, found, f"{at}/{name}", depth + 1)
+
+
+def _resolved(root: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    target = schema.get("$ref")
+    if target is None:
+        return schema
+    found: Any = root
+    for part in target.removeprefix("#/").split("/"):
+        found = found[part]
+    return _resolved(root, found)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+PAGES = {
+    "codes.md": codes,
+    "settings.md": settings,
+    "operators.md": operators,
+    "formats.md": formats,
+}
+
+
+def main() -> int:
+    """Writes or checks every page."""
+    stale = []
+    for name, render in PAGES.items():
+        path, text = DOCS / name, render()
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if "--check" not in sys.argv:
+            path.write_text(text, encoding="utf-8")
+    if "--check" in sys.argv and stale:
+        print(f"out of date: {', '.join(stale)}; run `make docs`")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
