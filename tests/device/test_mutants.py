@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from fake_dist import environment
 from zoo import descriptor, failed, first_failure, run_rules, target_of
 
 from vllm_adapter.capability import parse_capability
+from vllm_adapter_conformance.bench import Bench
 
 pytestmark = pytest.mark.device
 
@@ -134,6 +136,21 @@ def test_what_binds_beyond_the_certified_descriptor_is_seen(tmp_path):
     result = first_failure(dataclasses.replace(target, capability=narrow), "L2.refusal.bind")
     assert result is not None and "rms_norm" in result.seen + result.expected
     assert "it is bound to wider" in result.seen
+
+
+def test_an_error_that_leaves_the_device_dead_is_no_refusal(tmp_path, monkeypatch):
+    target = target_of("frail", descriptor({}), tmp_path)
+    whole = Bench.put
+
+    def put(bench, tensor):
+        if tensor.dtype == torch.int64 and tensor.tolist() == list(range(8)):
+            raise RuntimeError("the device is gone")
+        return whole(bench, tensor)
+
+    assert first_failure(target, "L2.refusal.direct") is None
+    monkeypatch.setattr(Bench, "put", put)
+    result = first_failure(target, "L2.refusal.direct")
+    assert result is not None and "the device to work after" in result.expected
 
 
 CLI = "import sys; from vllm_adapter.cli.main import main; sys.exit(main())"

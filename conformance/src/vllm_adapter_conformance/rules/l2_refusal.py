@@ -128,7 +128,8 @@ def _refuses(bench: Bench, entry: OperatorEntry, refused: OpFacts, sample: Sampl
             call.args[-1] = plan(sample.step(bench.device), None) if plan else None
         results = op_runs.as_tuple(kernel(*call.args))
         bench.runtime.synchronize_stream(bench.opened.record.index)
-    except Exception:
+    except Exception as error:
+        _check_alive(bench, f"{entry.run} refused {refused.op} {refused.id}", error)
         return True
     try:
         op_runs.judge_results(bench, call, results, refused.facts)
@@ -140,3 +141,18 @@ def _refuses(bench: Bench, entry: OperatorEntry, refused: OpFacts, sample: Sampl
             detail=failure.detail,
         ) from failure
     return False
+
+
+def _check_alive(bench: Bench, when: str, error: Exception) -> None:
+    """A fault that an asynchronous device reports late leaves it dead: that is no refusal."""
+    import torch
+
+    probe = torch.arange(8)
+    try:
+        alive = bool((bench.put(probe).cpu() == probe).all())
+    except Exception:
+        alive = False
+    if not alive:
+        raise Failure(
+            f"the device to work after {when}", f"it does not: {type(error).__name__}: {error}"
+        )
