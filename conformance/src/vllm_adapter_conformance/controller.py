@@ -6,6 +6,7 @@ crash, a hang or the worker's own leaving is read from the journal.
 
 from __future__ import annotations
 
+import itertools
 import signal
 import tempfile
 from contextlib import suppress
@@ -28,7 +29,9 @@ from vllm_adapter_conformance.watch import Watch
 from vllm_adapter_conformance.worker import fault_file
 
 INTERNAL_ERROR: Final = int(pytest.ExitCode.INTERNAL_ERROR)
-_STACK_LINES: Final = 12
+_STACK_LINES: Final = 16
+_RUNS: Final = f'{Path(__file__).with_name("execution.py")}"'
+"""Marks the frame below which a stack is the suite's own and pytest's."""
 _EXIT_S: Final = 5.0
 
 
@@ -39,6 +42,11 @@ def prepare(config: pytest.Config) -> tuple[Target, Plan]:
         VllmAdapterError: the adapter or its device cannot be used, or a --case is none.
     """
     option = config.option
+    if option.case and option.certificate:
+        raise VllmAdapterError(
+            "a certificate is of all cases, and --case asks for some",
+            hint="leave out --case, or --certificate",
+        )
     target = aim(option.adapter, option.level, device=option.device, seed=option.seed)
     waivers.check(waivers.shipped(), registered().keys())
     plan = make_plan(target, option.level, only=option.case)
@@ -190,7 +198,7 @@ class Controller:
         how = _how(self._exits.get(report.node.gateway.id))
         stacks = _stacks(fault_file(self._journal.path, begun[-1]["pid"])) if begun else ""
         if hung:
-            failure = Failure(f"an end within {item.rule.seconds:g} s", "none: it hangs")
+            failure = Failure(f"an end within {begun[-1]['limit']:g} s", "none: it hangs")
         elif item.id in ended(events):
             failure = Failure("a worker that lives on after the case", f"the process {how}")
         elif begun:
@@ -198,7 +206,7 @@ class Controller:
         else:
             failure = Failure("the case to begin", f"the process {how} before it")
         failure.detail = stacks
-        seconds = item.rule.seconds if hung else None
+        seconds = begun[-1]["limit"] if hung else None
         return failed(
             item, failure, seconds, waiver_for(self._waivers, self.target.record.name, item)
         )
@@ -238,4 +246,5 @@ def _stacks(file: Path) -> str:
     except OSError:
         return ""
     at = next((i for i, line in enumerate(lines) if line.startswith("Current thread")), 0)
-    return "\n".join(lines[at : at + _STACK_LINES])
+    guilty = itertools.takewhile(lambda line: _RUNS not in line, lines[at : at + _STACK_LINES])
+    return "\n".join(guilty)

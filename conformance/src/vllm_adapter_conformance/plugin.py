@@ -56,10 +56,13 @@ class RuleItem(pytest.Item):
             return str(excinfo.getrepr(style="short"))
         from vllm_adapter_conformance.words import failure_lines
 
-        return "\n".join(failure_lines(excinfo.value.result))
+        # Without the id, which pytest prints: its summary shows the first line.
+        lines = failure_lines(excinfo.value.result)
+        return "\n".join(line.removeprefix("  ") for line in lines[1:] or lines)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        return self.path, None, self.name
+        # pytest rewrites a domain that is the end of the id, hence the summary behind it.
+        return self.path, None, f"{self.name}: {self.planned.rule.summary}"
 
 
 class RuleCollector(pytest.Directory):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -274,9 +275,7 @@ def check_returned(bench: Bench, case: Case) -> Observation:
 def _used(bench: Bench) -> int:
     if bench.device.type == "cpu":
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        import resource
-
-        return pages * resource.getpagesize()
+        return pages * os.sysconf("SC_PAGE_SIZE")
     found = bench.runtime.query_memory_capacity(index(bench))
     return found.total_bytes - found.free_bytes
 

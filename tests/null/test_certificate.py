@@ -1,0 +1,286 @@
+"""Certificates: what verify catches, what it lets through, and what it refuses to read."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+
+from vllm_adapter.cli.main import main
+from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.records import AdapterRecord
+from vllm_adapter_conformance import claims, mustpass, pages, waivers
+from vllm_adapter_conformance.certificate import build, canonical, digest
+from vllm_adapter_conformance.fingerprint import Fingerprint, digests
+from vllm_adapter_conformance.outcome import Result, blocker, failed, passed, settle
+from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, Rule
+from vllm_adapter_conformance.suite import Item, Plan, in_order, make_plan, registered
+from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.verification import faults, notes
+
+pytestmark = pytest.mark.null
+
+ROOT = Path(__file__).parents[2]
+SUITE = ROOT / "conformance/src/vllm_adapter_conformance"
+
+
+def make_rule(id, *needs, cases=(), preview=False):
+    level = id.partition(".")[0]
+    return Rule(id, level, "a rule", "why", lambda target: iter(cases), None, needs, 60, preview)
+
+
+@pytest.fixture
+def target(tmp_path):
+    record = AdapterRecord(
+        "acme", "vllm-adapter-core", "1.0", "vllm_adapter_acme", path=tmp_path / "package"
+    )
+    record.path.mkdir()
+    (record.path / "__init__.py").write_text("", encoding="utf-8")
+    return Target(record, HostFacts(), None, None)
+
+
+@pytest.fixture
+def document(target):
+    """A release-grade certificate of L2 in which everything passes."""
+    rules = [r for r in in_order(registered().values()) if not r.preview]
+    items = [Item(rule, Case(f"{dtype}-x")) for rule in rules for dtype in ("float16", "float32")]
+    results = {i.id: passed(i, Observation(0.5), 0.1, None) for i in items}
+    absent = {"L2.linear.correct": [NotDeclared("bfloat16-x", "/operators/linear", "no")]}
+    files = Fingerprint(digests(target.record.path), "0" * 64, None, dirty=False)
+    return build(target, "L2", Plan(rules, items, absent), results, files)
+
+
+def edit(document, *keys, value, recompute=False):
+    changed = copy.deepcopy(document)
+    at = changed
+    for key in keys[:-1]:
+        at = at[key]
+    at[keys[-1]] = value
+    if recompute:
+        changed["digest"] = digest(changed)
+    return changed
+
+
+def test_a_whole_certificate_is_sound(document):
+    assert faults(document) == []
+    assert document["level_reached"] == document["badge"] == "L2"
+    assert document["grade"] == "release"
+    assert document["coverage"]["linear"] == {
+        "float32": "pass",
+        "float16": "pass",
+        "bfloat16": "not_declared",
+    }
+    assert "7 of 7 operators x 2 dtypes" in document["headline"]
+    assert "largest error 50% of its budget" in document["headline"]
+
+
+EDITS = {
+    "level": (("level_reached",), "L1"),
+    "no level": (("level_reached",), None),
+    "badge": (("badge",), None),
+    "count": (("counts", "pass"), 10_000),
+    "coverage": (("coverage", "linear", "bfloat16"), "pass"),
+    "headline": (("headline",), "acme is the best"),
+    "outcome": (("rules", 0, "cases", 0, "outcome"), "fail"),
+    "rule twice": (("rules", 1, "rule"), "L0.descriptor.schema"),
+    "case twice": (("rules", 0, "cases", 1, "case"), "float16-x"),
+    "rule left out": (("rules",), []),
+    "emulated": (("emulated",), True),
+    "editable": (("adapter", "editable"), True),
+    "unknown key": (("approved",), True),
+    "asked for more": (("level_asked",), "L5"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_is_caught_by_its_digest_and_most_by_their_claim(document, name):
+    keys, value = EDITS[name]
+    assert faults(edit(document, *keys, value=value))
+    assert faults(edit(document, *keys, value=value, recompute=True))
+
+
+@pytest.mark.parametrize("keys", [("adapter", "version"), ("seed",), ("created",)])
+def test_what_nothing_derives_is_caught_by_the_digest_alone(document, keys):
+    value = 7 if keys == ("seed",) else "2020-01-01T00:00:00Z"
+    (fault,) = faults(edit(document, *keys, value=value))
+    assert "edited after it was written" in fault
+    assert faults(edit(document, *keys, value=value, recompute=True)) == []
+
+
+def test_another_must_pass_list_is_a_note(document):
+    other = edit(document, "suite", "mustpass_sha256", value="1" * 64, recompute=True)
+    assert faults(other) == []
+    assert any("rules that must pass is of another suite" in note for note in notes(other))
+
+
+def test_canonical_json_is_stable(document):
+    assert json.loads(canonical(document)) == document
+    assert canonical({"b": 0.1, "a": "é"}) == '{"a":"é","b":0.1}'
+
+
+def test_verify_exit_codes(document, tmp_path, capsys):
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(canonical(document), encoding="utf-8")
+    bad.write_text(canonical(edit(document, "seed", value=9)), encoding="utf-8")
+    assert main(["verify", str(good)]) == 0
+    assert main(["verify", str(bad)]) == 1
+    assert "edited after it was written" in capsys.readouterr().out
+    assert main(["verify", "--json", str(bad)]) == 1
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+    (tmp_path / "text.json").write_text("not JSON", encoding="utf-8")
+    (tmp_path / "list.json").write_text("[]", encoding="utf-8")
+    manifest = ROOT / "adapters/cpu/src/vllm_adapter_cpu/adapter.json"
+    for path in (tmp_path / "none.json", tmp_path / "text.json", tmp_path / "list.json", manifest):
+        assert main(["verify", str(path)]) == 2
+    assert main(["verify", str(good), "--against-installed"]) == 2
+    assert "no adapter acme is installed" in capsys.readouterr().err
+
+
+def test_files_that_differ_from_the_installed_are_named(document, tmp_path, capsys):
+    files = digests(ROOT / "adapters/cpu/src/vllm_adapter_cpu")
+    changed = edit(document, "adapter", "name", value="cpu")
+    changed["adapter"]["files"] = files | {"plugin.py": "0" * 64, "gone.py": "0" * 64}
+    changed["headline"] = claims.headline(changed)
+    changed["digest"] = digest(changed)
+    file = tmp_path / "cpu.json"
+    file.write_text(canonical(changed), encoding="utf-8")
+    assert main(["verify", str(file)]) == 0
+    capsys.readouterr()
+    assert main(["verify", str(file), "--against-installed"]) == 1
+    out = capsys.readouterr().out
+    assert "gone.py is not installed; plugin.py differs" in out
+
+
+def rules_document(*outcomes):
+    """One rule a level, each with one case of that outcome."""
+    return [
+        {
+            "rule": f"L{level}.x",
+            "level": f"L{level}",
+            "preview": False,
+            "cases": [{"case": "a", "outcome": outcome, "share": None}],
+            "not_declared": [],
+        }
+        for level, outcome in enumerate(outcomes)
+    ]
+
+
+NEEDED = {"L0": ["L0.x"], "L1": ["L1.x"], "L2": ["L2.x"]}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "asked", "reached"),
+    [
+        (("pass", "pass", "pass"), "L2", "L2"),
+        (("pass", "pass", "pass"), "L1", "L1"),
+        (("pass", "waived", "pass"), "L2", "L2"),
+        (("pass", "fail", "pass"), "L2", "L0"),
+        (("fail", "pass", "pass"), "L2", None),
+        (("pass", "pass", "blocked"), "L2", "L1"),
+        (("pass", "pass"), "L2", "L1"),
+    ],
+)
+def test_level_arithmetic(outcomes, asked, reached):
+    assert claims.level_reached(rules_document(*outcomes), asked, NEEDED) == reached
+
+
+def test_a_rule_without_cases_does_not_hold():
+    (rule,) = rules_document("pass")
+    assert not claims.holds(rule | {"cases": []})
+    assert claims.holds(rule | {"cases": [], "not_declared": [{"case": "a"}]})
+
+
+def test_needs_decide_who_is_blocked():
+    base, middle, top = make_rule("L1.a"), make_rule("L1.b", "L1.a"), make_rule("L1.c", "L1.b")
+    items = [Item(rule, Case("x")) for rule in in_order([top, middle, base])]
+    assert [item.rule.id for item in items] == ["L1.a", "L1.b", "L1.c"]
+    plan = Plan([base, middle, top], items)
+    bad = failed(items[0], Failure("a", "b"), 0.1, None)
+    events = [{"event": "end", **bad.to_json()}] + [
+        {"event": "end", **passed(item, None, 0.1, None).to_json()} for item in items[1:]
+    ]
+    # L1.b and L1.c had passed before the failure came: that says nothing any more.
+    settled = settle(plan, events)
+    assert [settled[item.id].outcome for item in items] == ["fail", "blocked", "blocked"]
+    assert {settled[item.id].blocked_by for item in items[1:]} == {"L1.a"}
+    assert blocker(middle, plan, {items[0].id: Result(items[0].id, "waived")}) is None
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [make_rule("L1.a", "L1.b"), make_rule("L1.b", "L1.a")],
+        [make_rule("L0.a", "L1.b"), make_rule("L1.b")],
+        [make_rule("L1.a", "L1.none")],
+    ],
+    ids=["circle", "upwards", "missing"],
+)
+def test_needs_that_cannot_be_met_are_an_error(rules):
+    with pytest.raises(ValueError, match="cannot be met"):
+        in_order(rules)
+
+
+def test_two_cases_of_one_id_are_an_error(target):
+    twins = make_rule("L0.a", cases=[Case("x"), NotDeclared("x", "/p", "r")])
+    with pytest.raises(ValueError, match="two cases of one id"):
+        make_plan(target, "L0", rules={"L0.a": twins})
+
+
+WAIVER = {
+    "rule": "L1.a",
+    "case": "x*",
+    "adapter": "acme",
+    "issue": "https://example.org/1",
+    "expires": "2030-01-01",
+}
+
+
+def test_a_waiver_covers_until_its_day():
+    (waiver,) = waivers.parse([WAIVER])
+    item, failure = Item(make_rule("L1.a"), Case("x1")), Failure("a", "b")
+    assert waivers.find([waiver], "acme", "L1.a", "x1") is waiver
+    assert waivers.find([waiver], "acme", "L1.a", "y") is None
+    assert waivers.find([waiver], "other", "L1.a", "x1") is None
+    before = failed(item, failure, 0.1, waiver, datetime.date(2030, 1, 1))
+    assert before.outcome == "waived" and before.waiver["issue"] == WAIVER["issue"]
+    after = failed(item, failure, 0.1, waiver, datetime.date(2030, 1, 2))
+    assert after.outcome == "fail" and "expired on 2030-01-01" in after.detail
+    unexpected = passed(item, None, 0.1, waiver)
+    assert unexpected.outcome == "fail" and unexpected.seen == "it passes"
+
+
+@pytest.mark.parametrize(
+    "change", [{"expires": "soon"}, {"issue": "none"}, {"vendor": "Acme"}, {"expires": None}]
+)
+def test_a_waiver_that_cannot_be_read_is_an_error(change):
+    from vllm_adapter.errors import InputError
+
+    with pytest.raises(InputError, match="waiver 0"):
+        waivers.parse([WAIVER | change])
+
+
+def test_a_waiver_of_no_rule_is_an_error():
+    from vllm_adapter.errors import InputError
+
+    with pytest.raises(InputError, match=r"L1\.a, which there is not"):
+        waivers.check(waivers.parse([WAIVER]), registered().keys())
+    waivers.check(waivers.shipped(), registered().keys())
+
+
+def test_the_must_pass_list_is_that_of_the_rules():
+    text = (SUITE / "mustpass.json").read_text(encoding="utf-8")
+    assert text == mustpass.render(), "python -m vllm_adapter_conformance.mustpass"
+
+
+def test_the_page_of_rules_is_up_to_date():
+    text = (ROOT / "docs/rules.md").read_text(encoding="utf-8")
+    assert text == pages.render(), "python -m vllm_adapter_conformance.pages > docs/rules.md"
+
+
+def test_every_rule_has_a_page():
+    for id in registered():
+        assert id in (pages.page(id) or "")
+    assert pages.page("L1.none") is None

@@ -1,0 +1,120 @@
+"""The rules of L1 are themselves tested: each fault of a runtime is seen by a named rule."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from fake_dist import PLUGINS
+
+from vllm_adapter.capability import load_capability
+from vllm_adapter.host.live import collect
+from vllm_adapter.manifest import read_manifest
+from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.execution import run_item
+from vllm_adapter_conformance.suite import make_plan
+from vllm_adapter_conformance.target import Target
+
+pytestmark = pytest.mark.null
+
+FOLDER = PLUGINS / "faulty_runtime"
+PACKAGE = FOLDER / "vllm_adapter_faulty_runtime"
+SEEN_BY = {
+    "no_copy_to": "L1.copy.round_trip",
+    "no_copy_back": "L1.copy.round_trip",
+    "copies_later": "L1.copy.detached",
+    "last_first": "L1.copy.stream",
+    "whole_granules": "L1.copy.offset",
+    "clips_copies": "L1.copy.bounds",
+    "refuses_too_late": "L1.copy.bounds",
+    "writes_constants": "L1.copy.read_only",
+    "needs_bytes": "L1.copy.empty",
+    "frees_twice": "L1.memory.freed",
+    "counts_forever": "L1.memory.leak",
+    "keeps_memory": "L1.memory.returned",
+    "misaligned": "L1.memory.alignment",
+    "takes_any_alignment": "L1.memory.request",
+    "one_byte_short": "L1.memory.allocate",
+    "overlapping": "L1.memory.disjoint",
+    "grants_too_much": "L1.memory.out_of_memory",
+    "untyped_out_of_memory": "L1.memory.out_of_memory",
+    "counts_one_more": "L1.device.count",
+    "counts_none": "L1.device.count",
+    "wraps_index": "L1.device.index",
+    "capability_changes": "L1.device.capability",
+    "more_free_than_total": "L1.memory.capacity",
+    "not_unified": "L1.memory.capacity",
+    "one_staging_buffer": "L1.device.threads",
+    "short_pinned": "L1.memory.pinned",
+    "does_not_open": "L1.device.open",
+}
+SEEN_ALONE = {"not_unified", "wraps_index", "capability_changes", "frees_twice"}
+"""Faults that no other rule may see: one cause, one failing rule."""
+
+
+@pytest.fixture
+def target():
+    manifest = read_manifest(PACKAGE / "adapter.json")
+    file = PACKAGE / "capabilities/any.json"
+    device = DeviceRecord(0, "cpu", "Test", "any", file)
+    record = AdapterRecord(
+        "faulty_runtime",
+        "vllm-adapter-faulty-runtime",
+        "1.0",
+        "vllm_adapter_faulty_runtime",
+        Status.OK,
+        manifest=manifest,
+        path=PACKAGE,
+        devices=(device,),
+    )
+    return Target(record, collect(), load_capability(file), device)
+
+
+def failing(target: Target, fault: str, monkeypatch, *, only: str = "L1.") -> dict[str, str]:
+    """The rules of L1 that fail with a fault, each with what its first failure says."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.setenv("FAULTY_RUNTIME", fault)
+    monkeypatch.setenv("VA_FALLBACK", "error")
+    bench, found = Bench(target), {}
+    for item in make_plan(target, "L1").items:
+        if item.rule.id.startswith(only) and item.rule.id not in found:
+            result = run_item(bench, item)
+            if result.outcome != "pass":
+                found[item.rule.id] = f"{result.expected} / {result.seen}"
+    return found
+
+
+def test_a_healthy_runtime_passes_every_rule(target, monkeypatch):
+    assert failing(target, "none", monkeypatch) == {}
+
+
+@pytest.mark.parametrize("fault", SEEN_BY)
+def test_each_fault_is_seen_by_its_rule(target, fault, monkeypatch):
+    only = "L1." if fault in SEEN_ALONE else SEEN_BY[fault]
+    assert set(failing(target, fault, monkeypatch, only=only)) == {SEEN_BY[fault]}
+
+
+def test_every_rule_sees_some_fault(target):
+    rules = {item.rule.id for item in make_plan(target, "L1").items if item.rule.level == "L1"}
+    assert rules == set(SEEN_BY.values())
+
+
+def test_the_zoo_is_complete(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    from vllm_adapter_faulty_runtime.faults import FAULTS
+
+    assert set(FAULTS) == {*SEEN_BY, "none", "crashes_and_hangs"}
+
+
+def test_a_missing_copy_back_is_named(target, monkeypatch):
+    rule = "L1.copy.round_trip"
+    said = failing(target, "no_copy_back", monkeypatch, only=rule)[rule]
+    assert "byte 0 to be 0x" in said and "1 of 1 bytes differ" in said
+
+
+def test_the_seed_changes_the_bytes(target):
+    from vllm_adapter_conformance.memory import pattern
+
+    one, two = (Bench(dataclasses.replace(target, seed=seed)) for seed in (1, 2))
+    assert pattern(one, 64) == pattern(one, 64) != pattern(two, 64)

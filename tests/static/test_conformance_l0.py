@@ -1,0 +1,306 @@
+"""The rules of L0 are themselves tested: each fault of a package is seen by a named rule."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+from fake_dist import install
+
+from vllm_adapter.errors import ManifestError
+from vllm_adapter.host.facts import HostFacts, TorchBuild
+from vllm_adapter.manifest import read_manifest
+from vllm_adapter.records import AdapterRecord
+from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.execution import run_item
+from vllm_adapter_conformance.outcome import blocker
+from vllm_adapter_conformance.rule import NotDeclared
+from vllm_adapter_conformance.suite import make_plan
+from vllm_adapter_conformance.target import Target
+
+pytestmark = pytest.mark.static
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+MANIFEST = {
+    "schema": "vllm-adapter/manifest/1.0",
+    "name": "acme",
+    "vendor": "Acme",
+    "api": ">=1.0,<2",
+    "device": {"torch_type": "acme", "torch_module": "torch_acme"},
+    "match": [{"pci_vendor": "fff1"}],
+    "plugin": "vllm_adapter_acme.plugin:Plugin",
+}
+DESCRIPTOR = {
+    "schema": "vllm-adapter/capability/1.0",
+    "identity": {"vendor": "Acme", "arch": "a1", "torch_type": "acme"},
+    "memory": {
+        "capacity_bytes": 1 << 34,
+        "source": {"kind": "datasheet", "reference": "/opt/acme/lib/manual.pdf, page 3"},
+    },
+    "operators": {
+        "rms_norm": {
+            "support": "full",
+            "dtypes": ["float16"],
+            "limits": {"hidden": {"min": 16, "multiple_of": 16}},
+            "run": "vllm_adapter_acme.kernels:rms_norm",
+        }
+    },
+}
+PLUGIN = """
+from vllm_adapter.hookspecs import hookimpl
+
+class Plugin:
+    @hookimpl
+    def describe(self, device):
+        return {}
+"""
+KERNELS = """
+import torch
+
+if torch:
+    def rms_norm(x, weight, eps):
+        return x
+"""
+REQUIRES = ("vllm-adapter-core>=0.1,<0.2", "torch>=2.11; extra == 'stock'")
+
+
+class Package:
+    """The healthy package; a test changes one thing, installs it and asks which rules fail."""
+
+    def __init__(self, tmp_path):
+        self.files = {
+            "__init__.py": '"""Acme: libraries lie in /usr/lib/libacme.so."""\n',
+            "plugin.py": PLUGIN,
+            "kernels.py": KERNELS,
+        }
+        self.manifest, self.descriptor = dict(MANIFEST), json.loads(json.dumps(DESCRIPTOR))
+        self.requires, self.torch = REQUIRES, TorchBuild("2.13.0")
+        self.tmp_path = tmp_path
+
+    def install(self):
+        folder = self.tmp_path / "source" / "vllm_adapter_acme"
+        (folder / "capabilities").mkdir(parents=True)
+        for name, text in self.files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        (folder / "adapter.json").write_text(json.dumps(self.manifest), encoding="utf-8")
+        if self.descriptor is not None:
+            text = json.dumps(self.descriptor)
+            (folder / "capabilities/a1.json").write_text(text, encoding="utf-8")
+        path = install(
+            folder.parent,
+            self.tmp_path / "site",
+            name="vllm-adapter-acme",
+            entry_name="acme",
+            requires=self.requires,
+        )
+        try:
+            manifest = read_manifest(path / "adapter.json")
+        except ManifestError:
+            manifest = None
+        record = AdapterRecord(
+            "acme", "vllm-adapter-acme", "1.0", path.name, manifest=manifest, path=path
+        )
+        return Target(record, HostFacts(torch=self.torch), None, None)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return Package(tmp_path)
+
+
+def failing(target: Target) -> dict[str, str]:
+    """What each rule that fails saw first; what is blocked is left out, as in a real run."""
+    plan, bench, results, found = make_plan(target, "L0"), Bench(target), {}, {}
+    for item in plan.items:
+        if blocker(item.rule, plan, results) is None:
+            results[item.id] = run_item(bench, item)
+            if results[item.id].outcome != "pass":
+                found.setdefault(item.rule.id, results[item.id].seen)
+    return found
+
+
+def test_a_healthy_package_passes_every_rule(package):
+    assert failing(package.install()) == {}
+
+
+def change(path, value):
+    """A change of the manifest or descriptor: `path` is the document, then keys."""
+
+    def apply(package):
+        document, *keys, last = path.split("/")
+        at = getattr(package, document)
+        for key in keys:
+            at = at[key]
+        at[last] = value
+
+    return apply
+
+
+def write(name, text):
+    return lambda package: package.files.update({name: text})
+
+
+def requires(*lines):
+    return lambda package: setattr(package, "requires", lines)
+
+
+RMS = "descriptor/operators/rms_norm/"
+MARKED = """
+from vllm_adapter.engine.ops.implementation import implementation
+
+@implementation(op="rms_norm", dtypes=["float32"])
+def rms_norm(x, weight, eps):
+    return x
+"""
+GIVES = """
+from vllm_adapter.hookspecs import hookimpl
+
+class Plugin:
+    @hookimpl
+    def implementations(self):
+        from vllm_adapter_acme.kernels import rms_norm
+        return [rms_norm]
+"""
+FAULTS = {
+    "manifest key": (change("manifest/matches", []), "L0.manifest.schema", "the unknown key"),
+    "manifest name": (change("manifest/name", "acne"), "L0.manifest.name", "acne"),
+    "descriptor word": (change(f"{RMS}support", "yes"), "L0.descriptor.schema", "/support"),
+    "twins": (
+        change(
+            "descriptor/operators/rms_norm",
+            [
+                {"support": "full", "dtypes": ["float16"], "run": "vllm_adapter_acme.kernels:a"},
+                {"support": "full", "dtypes": ["float32"], "run": "vllm_adapter_acme.kernels:b"},
+            ],
+        ),
+        "L0.descriptor.schema",
+        "variant",
+    ),
+    "no source": (
+        change("descriptor/memory", {"capacity_bytes": 1 << 34}),
+        "L0.descriptor.sources",
+        "/memory/capacity_bytes",
+    ),
+    "limits": (
+        change(f"{RMS}limits", {"hidden": {"min": 17, "max": 31, "multiple_of": 16}}),
+        "L0.descriptor.operators",
+        "none",
+    ),
+    "no module": (
+        change(f"{RMS}run", "vllm_adapter_acme.kernel:rms_norm"),
+        "L0.descriptor.paths",
+        "no module vllm_adapter_acme.kernel",
+    ),
+    "no name": (
+        change(f"{RMS}run", "vllm_adapter_acme.kernels:rms"),
+        "L0.descriptor.paths",
+        "no top-level name rms",
+    ),
+    "no plug-in class": (
+        change("manifest/plugin", "vllm_adapter_acme.plugin:Plug"),
+        "L0.descriptor.paths",
+        "Plug",
+    ),
+    "library path in Python": (
+        write("kernels.py", f'{KERNELS}\nPATH = "/opt/acme/lib64/libacme.so.1"\n'),
+        "L0.package.paths",
+        "/opt/acme/lib64/libacme.so.1 in kernels.py:",
+    ),
+    "library path in JSON": (
+        change("descriptor/identity/name", "A1 /usr/lib/libacme.so"),
+        "L0.package.paths",
+        "a1.json",
+    ),
+    "imports torch": (
+        write("plugin.py", f"import torch\n{PLUGIN}"),
+        "L0.package.imports",
+        "torch",
+    ),
+    "imports the SDK": (
+        lambda package: package.files.update(
+            {"plugin.py": f"import sys\nsys.modules['torch_acme'] = sys\n{PLUGIN}"}
+        ),
+        "L0.package.imports",
+        "torch_acme",
+    ),
+    "dies while imported": (
+        write("plugin.py", f"import os\nos._exit(9)\n{PLUGIN}"),
+        "L0.package.imports",
+        "code 9",
+    ),
+    "misspelt hook": (
+        write("plugin.py", PLUGIN.replace("def describe", "def discribe")),
+        "L0.package.hooks",
+        "discribe",
+    ),
+    "hook without its mark": (
+        write("plugin.py", PLUGIN.replace("    @hookimpl\n", "")),
+        "L0.package.hooks",
+        "describe",
+    ),
+    "hook's argument": (
+        write("plugin.py", PLUGIN.replace("self, device", "self, chip")),
+        "L0.package.hooks",
+        "chip",
+    ),
+    "mark and descriptor": (
+        lambda package: package.files.update({"plugin.py": GIVES, "kernels.py": MARKED}),
+        "L0.package.implementations",
+        "float32",
+    ),
+    "core not required": (requires("numpy"), "L0.package.requires", "numpy"),
+    "stock torch": (
+        requires("vllm-adapter-core", "torch>=2.11"),
+        "L0.package.requires",
+        "torch>=2.11",
+    ),
+    "stock torch by core": (
+        requires("vllm-adapter-core[torch]"),
+        "L0.package.requires",
+        "vllm-adapter-core[torch]",
+    ),
+    "no descriptor": (
+        lambda package: setattr(package, "descriptor", None),
+        "L0.descriptor.schema",
+        "neither declared nor refused",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_seen_by_its_rule(package, fault):
+    apply, rule, word = FAULTS[fault]
+    if rule == "L0.package.implementations" and not HAS_TORCH:
+        pytest.skip("marks are read by core's engine, which needs torch")
+    apply(package)
+    found = failing(package.install())
+    assert word in found.get(rule, ""), found
+
+
+def test_every_rule_sees_some_fault(package):
+    rules = {rule.id for rule in make_plan(package.install(), "L0").rules}
+    assert rules == {rule for _, rule, _ in FAULTS.values()}
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="marks are read by core's engine")
+def test_implementations_that_agree(package):
+    package.files |= {"plugin.py": GIVES, "kernels.py": MARKED}
+    change(f"{RMS}dtypes", ["float32"])(package)
+    change(f"{RMS}limits", {})(package)
+    assert failing(package.install()) == {}
+
+
+def test_implementations_wait_for_torch(package):
+    package.files |= {"plugin.py": GIVES, "kernels.py": MARKED}
+    package.torch = None
+    plan = make_plan(package.install(), "L0")
+    assert plan.not_declared["L0.package.implementations"] == [
+        NotDeclared("plug-in", "/plugin", "torch is not installed here")
+    ]
+
+
+def test_a_bad_manifest_blocks_what_needs_it(package):
+    change("manifest/name", 7)(package)
+    assert set(failing(package.install())) == {"L0.manifest.schema"}
