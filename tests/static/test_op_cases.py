@@ -16,6 +16,7 @@ from vllm_adapter_conformance.op_cases import (
     direct_case,
     operator_cases,
     undeclared,
+    values,
     variations,
 )
 from vllm_adapter_conformance.rule import Case, NotDeclared
@@ -63,6 +64,15 @@ def test_what_is_not_declared_is_listed_with_the_pointer_that_refused():
         "float16": "/operators/rms_norm/dtypes",
         "bfloat16": "/operators/rms_norm/dtypes",
     }
+
+
+@pytest.mark.parametrize(
+    ("bounds", "tried"),
+    [({"max": 600}, []), ({"min": 100}, [100]), ({"min": 100, "multiple_of": 48}, [144])],
+)
+def test_bounds_name_their_least_value_but_none_if_they_are_an_upper_one(bounds, tried):
+    cap = capability(rms_norm=FULL | {"limits": {"hidden": bounds}})
+    assert [*values(cap, OPERATORS["rms_norm"], "hidden")][4:] == tried
 
 
 def test_values_that_only_the_descriptor_names_are_tried():
