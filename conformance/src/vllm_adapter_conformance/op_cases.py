@@ -193,9 +193,11 @@ def _entries(
 
 
 def _named(fact: Fact, rule: Rule) -> tuple[FactValue, ...]:
-    """The values of a list; of bounds, the least value that keeps them."""
+    """The values of a list; of bounds, the least value that keeps them, where they name one."""
     if isinstance(rule, tuple):
         return rule
+    if not {"min", "multiple_of"} & set(rule):
+        return ()
     step = rule.get("multiple_of", 1)
     least = math.ceil(max(rule.get("min", 0), step) / step) * step
     return (type(fact.samples[0])(least),)

@@ -109,6 +109,8 @@ def _command(folder: Path) -> list[str]:
 
 def _environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    # On a busy host, threads that spin until all have had their turn cost ten times the time.
+    kept.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return kept | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONSAFEPATH": "1"}
 
 
