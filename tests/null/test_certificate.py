@@ -74,7 +74,7 @@ def test_a_whole_certificate_is_sound(document):
         "bfloat16": "not_declared",
     }
     assert "7 of 7 operators x 2 dtypes" in document["headline"]
-    assert "largest error 50% of its budget" in document["headline"]
+    assert "largest error 0.5 of its budget" in document["headline"]
 
 
 EDITS = {
@@ -114,6 +114,13 @@ def test_another_must_pass_list_is_a_note(document):
     other = edit(document, "suite", "mustpass_sha256", value="1" * 64, recompute=True)
     assert faults(other) == []
     assert any("rules that must pass is of another suite" in note for note in notes(other))
+
+
+@pytest.mark.parametrize("value", ["\ud800", 10**400, -1, [[]], "L9", None])
+def test_odd_values_are_faults_and_no_errors(document, value):
+    for keys in (("rules", 0), ("rules", 0, "cases", 0, "share"), ("headline",), ("counts",)):
+        for recompute in (False, True):
+            faults(edit(document, *keys, value=value, recompute=recompute))
 
 
 def test_canonical_json_is_stable(document):

@@ -83,7 +83,8 @@ def canonical(document: Mapping[str, Any]) -> str:
 def digest(document: Mapping[str, Any]) -> str:
     """SHA-256 of the canonical JSON without the digest itself."""
     rest = {key: value for key, value in document.items() if key != "digest"}
-    return sha256(canonical(rest).encode()).hexdigest()
+    # A stranger's file may hold half a surrogate pair: digested as it is, and never an error.
+    return sha256(canonical(rest).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:
@@ -126,10 +127,15 @@ def _case(id: str, pointer: str | None, result: Result) -> dict[str, Any]:
         "seconds": result.seconds,
         "share": share if share is not None and math.isfinite(share) else None,
         "pointer": _pointer(pointer),
-        "message": result.message,
+        "message": None if result.message is None else _encodable(result.message),
         "waiver": None if result.waiver is None else dict(result.waiver),
         "blocked_by": result.blocked_by,
     }
+
+
+def _encodable(text: str) -> str:
+    """The text without what UTF-8 cannot hold; a vendor's message may be anything."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _pointer(pointer: str | None) -> str | None:

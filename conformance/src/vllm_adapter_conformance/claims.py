@@ -97,7 +97,7 @@ def headline(document: Document) -> str:
             parts.append(f"{found[kind]} {words}")
     share = _worst_share(document["rules"])
     if share is not None:
-        parts.append(f"largest error {share:.0%} of its budget")
+        parts.append(f"largest error {min(share, 1e9):.2g} of its budget")
     return f"{name} {level}{where}: {', '.join(parts)}{_reservations(document)}"
 
 
