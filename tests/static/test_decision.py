@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 
 from vllm_adapter.decision import (
@@ -14,6 +17,7 @@ from vllm_adapter.decision import (
     headline,
     holds,
 )
+from vllm_adapter.errors import AdapterError
 from vllm_adapter.operators import OPERATORS
 
 pytestmark = pytest.mark.static
@@ -140,3 +144,30 @@ def test_a_refusal_reads_as_a_sentence():
     text = str(decide(ATTENTION, entry(limits={"head_size": {"max": 32}}), CASE))
     assert text.startswith("head_size outside its limits (/operators/paged_attention/0/limits/")
     assert text.endswith("got 64, need {'max': 32})")
+
+
+def test_supports_refuses_with_its_own_sentence(monkeypatch):
+    def supports(facts):
+        if facts["hidden"] == 65 and facts["dtype"] == "float32":
+            return "no odd rows in float32"
+        return None
+
+    module = types.SimpleNamespace(rms_norm=supports)
+    monkeypatch.setitem(sys.modules, "acme_limits", module)
+    entry = OperatorEntry(
+        "full", "/operators/rms_norm", ("float32",), run="m:f", supports="acme_limits:rms_norm"
+    )
+    decided = decide(OPERATORS["rms_norm"], entry, {"dtype": "float32", "hidden": 65})
+    assert isinstance(decided, Reject)
+    assert decided.reason == "no odd rows in float32"
+    assert decided.pointer == "/operators/rms_norm/supports"
+    accepted = decide(OPERATORS["rms_norm"], entry, {"dtype": "float32", "hidden": 64})
+    assert isinstance(accepted, Accept)
+
+
+def test_a_supports_that_fails_names_the_entry():
+    entry = OperatorEntry(
+        "full", "/operators/rms_norm", ("float32",), run="m:f", supports="json:no_such_name"
+    )
+    with pytest.raises(AdapterError, match=r"json:no_such_name.*/operators/rms_norm/supports"):
+        decide(OPERATORS["rms_norm"], entry, {"dtype": "float32", "hidden": 64})

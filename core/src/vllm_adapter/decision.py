@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm_adapter.errors import AdapterError
 from vllm_adapter.operators import FactValue, Operator
 
 Rule = tuple[FactValue, ...] | Mapping[str, float]
@@ -98,6 +100,9 @@ def decide(operator: Operator, entry: OperatorEntry, facts: Mapping[str, FactVal
                 return Reject(f"no {name} is declared", pointer, None, _plain(rule))
         elif not holds(rule, facts[name]):
             return Reject(f"{name} outside its limits", pointer, facts[name], _plain(rule))
+    why = _asked(entry, facts)
+    if why is not None:
+        return Reject(why, f"{entry.pointer}/supports", dict(facts), entry.supports)
     return Accept(entry.pointer, when)
 
 
@@ -114,6 +119,25 @@ def headline(decisions: Sequence[Decision]) -> Reject | None:
     named = [d for d in rejects if d.pointer.endswith("/support") and d.reason != UNCONCERNED]
     others = [d for d in rejects if d.reason != UNCONCERNED]
     return next(iter(named or others or rejects), None)
+
+
+def _asked(entry: OperatorEntry, facts: Mapping[str, FactValue]) -> str | None:
+    """Why the entry's own `supports(facts)` refuses; None where it accepts or there is none."""
+    if entry.supports is None:
+        return None
+    module, _, name = entry.supports.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        why = found(dict(facts))
+    except Exception as error:
+        raise AdapterError(
+            f"{entry.supports}, named by {entry.pointer}/supports, failed: "
+            f"{type(error).__name__}: {error}",
+            hint="it takes the facts of a case, and returns a sentence or None",
+        ) from error
+    return None if why is None else str(why)
 
 
 def _refusal(operator: Operator, entry: OperatorEntry, facts: Mapping[str, FactValue]) -> Reject:

@@ -23,7 +23,7 @@ API_VERSION: Final = (1, 0)
 """The plug-in interface of this core, that a manifest's `api` range is held against."""
 
 RESERVED_NAMES: Final = frozenset(
-    {"op", "overloads", "default", "out", "selected", "torch"} | set(keyword.kwlist)
+    {"core", "op", "overloads", "default", "out", "selected", "torch"} | set(keyword.kwlist)
 )
 MATCH_KEYS: Final = (
     "pci_vendor",

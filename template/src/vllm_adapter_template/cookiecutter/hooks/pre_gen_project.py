@@ -10,7 +10,7 @@ import sys
 
 VENDOR = {{ '%r' | format(cookiecutter.vendor) }}
 NAME = {{ '%r' | format(cookiecutter.__name) }}
-RESERVED = {"op", "overloads", "default", "out", "selected", "torch"}
+RESERVED = {"core", "op", "overloads", "default", "out", "selected", "torch"}
 ANSWERS = [
     (
         "torch_type",
