@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -40,6 +41,14 @@ class Compiled:
         run = self.base if eager else self.run
         out = run(input_ids=ids, attention_mask=mask, past_key_values=cache, va_step=step)
         return out.last_hidden_state, cache
+
+
+@pytest.fixture(autouse=True)
+def nothing_traced_is_left():
+    """Fake tensors that stayed alive would be counted by tests of leaks."""
+    yield
+    torch._dynamo.reset()
+    gc.collect()
 
 
 @pytest.fixture

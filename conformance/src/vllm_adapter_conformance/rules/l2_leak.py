@@ -109,10 +109,13 @@ def _repeat(bench: Bench, binding: Binding, call: Call, calls: int) -> None:
 def _usage(bench: Bench) -> dict[str, int]:
     """What is held now, by every measure that this machine and device have."""
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
 
     gc.collect()
     # By type: isinstance asks an object for its class, which some answer with a warning.
     live = [t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)]
+    # What torch.compile traces with has a shape and no memory, and may outlive its graph.
+    live = [t for t in live if not issubclass(type(t), FakeTensor)]
     found = {"live tensors": len(live), "bytes of live tensors": sum(t.nbytes for t in live)}
     stats = bench.runtime.memory_stats(bench.opened.record.index)
     if stats.source == "framework":

@@ -17,6 +17,8 @@ from vllm_adapter.errors import AdapterError
 from vllm_adapter.manifest import check_name
 
 NAMESPACE: Final = "vllm_adapter"
+OURS: Final = ("core", "selected")
+"""Overload names that no adapter may have."""
 ANY_DEVICE: Final = "CompositeExplicitAutograd"
 
 _LIBRARY: Final[Any] = Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call] # torch's
@@ -42,7 +44,7 @@ def overload(spec: OpSpec, name: str, kernel: Fn, dispatch_key: str, identity: s
         AdapterError: the name cannot name an overload, or already runs something else.
     """
     qualified = f"{spec.name}.{name}"
-    fault = None if name == "selected" else check_name(name)
+    fault = None if name in OURS else check_name(name)
     if fault:
         raise AdapterError(
             f"an implementation of {spec.name} {fault}",

@@ -136,7 +136,8 @@ def adapt(
 
     `device` is an adapter's name or an opened device. Weights are shared with the original
     layers, not copied (unless an implementation prepares its own form). Everything is checked
-    and bound before anything of the model is replaced.
+    and bound before anything of the model is replaced. Afterwards one forward runs at a time:
+    threads that share the model must take turns, for all forwards share one plan.
 
     Raises:
         UnsupportedModel: the model is not Llama-like, or is adapted already.
