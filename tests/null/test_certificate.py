@@ -14,7 +14,7 @@ from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.records import AdapterRecord
 from vllm_adapter_conformance import claims, mustpass, pages, waivers
 from vllm_adapter_conformance.certificate import build, canonical, digest
-from vllm_adapter_conformance.fingerprint import Fingerprint, digests
+from vllm_adapter_conformance.fingerprint import Fingerprint, digests, suite_digest
 from vllm_adapter_conformance.outcome import Result, blocker, failed, passed, settle
 from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, Rule
 from vllm_adapter_conformance.suite import Item, Plan, in_order, make_plan, registered
@@ -49,7 +49,7 @@ def document(target):
     items = [Item(rule, Case(f"{dtype}-x")) for rule in rules for dtype in ("float16", "float32")]
     results = {i.id: passed(i, Observation(0.5), 0.1, None) for i in items}
     absent = {"L2.linear.correct": [NotDeclared("bfloat16-x", "/operators/linear", "no")]}
-    files = Fingerprint(digests(target.record.path), "0" * 64, None, dirty=False)
+    files = Fingerprint(digests(target.record.path), suite_digest(), None, dirty=False)
     return build(target, "L2", Plan(rules, items, absent), results, files)
 
 
@@ -100,6 +100,11 @@ def test_an_edit_is_caught_by_its_digest_and_most_by_their_claim(document, name)
     keys, value = EDITS[name]
     assert faults(edit(document, *keys, value=value))
     assert faults(edit(document, *keys, value=value, recompute=True))
+
+
+def test_another_suite_s_wording_of_the_headline_is_no_fault(document):
+    other = edit(document, "suite", "files_sha256", value="1" * 64)
+    assert faults(edit(other, "headline", value="reaches L2, as we say it", recompute=True)) == []
 
 
 @pytest.mark.parametrize("keys", [("adapter", "version"), ("seed",), ("created",)])

@@ -118,8 +118,10 @@ def _claim_faults(document: Mapping[str, Any]) -> Iterator[str]:
         "coverage": claims.coverage(rules),
         "emulated": document["adapter"]["emulated"],
         "badge": claims.badge(document),
-        "headline": claims.headline(document),
     }
+    if document["suite"]["files_sha256"] == suite_digest():
+        # Prose: another release of the suite words it in its own way.
+        derived["headline"] = claims.headline(document)
     for key, value in derived.items():
         if document[key] != value:
             yield f"its {key} is {document[key]!r}, and its own rules give {value!r}"
