@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Lengths = tuple[tuple[int, ...], tuple[int, ...]]
 """New tokens and context of each sequence, on the host."""
 
+Gather = tuple[torch.Tensor, torch.Tensor | None]
+"""Slots to read for each sequence, and which of them count (None: all)."""
+
 __all__ = [
     "fused_add_rms_norm",
     "linear",
@@ -43,9 +46,7 @@ def linear(
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x[..., hidden], weight[hidden] -> [..., hidden]; computed in float32."""
-    wide = x.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (wide * scale * weight.float()).to(x.dtype)
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
 def fused_add_rms_norm(
@@ -169,43 +170,56 @@ def paged_decode(
     scale: float,
     window: int,
     soft_cap: float,
-    longest: int,
+    state: Gather,
 ) -> torch.Tensor:
     """`paged_attention` where each sequence has one new token: all of them at once.
 
-    Every sequence is padded to the `longest` context, which `plan_paged_decode` keeps: few
-    launches and no wait for the device, at the price of reading the padding.
+    Every sequence is padded to the longest context, by the slots that `plan_paged_decode` lists
+    once a step: few launches and no wait for the device, at the price of reading the padding.
 
     Raises:
         UnsupportedCase: a window or a soft cap.
     """
     if window or soft_cap:
         raise _not_served("paged_attention", "a window or a soft cap")
-    block_size = key_cache.shape[1]
-    blocks = -(-longest // block_size)
-    place = torch.arange(blocks * block_size, device=query.device)
-    valid = place < seq_lens[:, None]
-    table = block_table[:, :blocks].masked_fill(~valid[:, ::block_size], 0)
+    slots, mask = state
 
     def gather(cache: torch.Tensor) -> torch.Tensor:
-        # Unused slots may hold NaN, which a mask of the scores would let through.
-        rows = cache[table].flatten(1, 2).masked_fill(~valid[:, :, None, None], 0)
-        return rows.transpose(1, 2)
+        return _rows(cache, slots).transpose(1, 2)
 
+    # The query heads of one KV head stand in for several queries at one position.
     result = F.scaled_dot_product_attention(
-        query[:, :, None],
+        query.reshape(query.shape[0], key_cache.shape[2], -1, query.shape[2]),
         gather(key_cache),
         gather(value_cache),
-        attn_mask=valid[:, None, None],
+        attn_mask=mask,
         scale=scale,
-        enable_gqa=query.shape[1] != key_cache.shape[2],
     )
-    return result[:, :, 0]
+    return result.flatten(1, 2)
 
 
-def plan_paged_decode(step: Step, state: int | None) -> int:
-    """The longest context of the step, on the host."""
-    return max(step.context_lens)
+def plan_paged_decode(step: Step, state: Gather | None) -> Gather:
+    """Slots int64[B, longest context] of every sequence, and bool[B, 1, 1, longest] which count.
+
+    Past its end a sequence repeats its last token: unused slots may hold NaN, which a mask of
+    the scores would let through.
+    """
+    place = torch.arange(max(step.context_lens), device=step.seq_lens.device)
+    last = step.seq_lens[:, None] - 1
+    held = torch.minimum(place, last)
+    blocks = step.block_table.gather(1, held // step.block_size).long()
+    is_even = len(set(step.context_lens)) == 1
+    mask = None if is_even else (place <= last)[:, None, None]
+    return blocks * step.block_size + held % step.block_size, mask
+
+
+def _rows(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """cache[blocks, block, KH, D] at slots[B, L] -> [B, L, KH, D]."""
+    block_size = cache.shape[1]
+    if cache.stride(0) == block_size * cache.stride(1):
+        flat = cache.view(-1, *cache.shape[2:]).index_select(0, slots.flatten())
+        return flat.view(*slots.shape, *cache.shape[2:])
+    return cache[slots // block_size, slots % block_size]
 
 
 def _not_served(op: str, what: str) -> UnsupportedCase:

@@ -31,6 +31,8 @@ class Step:
     """int32[B + 1] running sum of `query_lens`."""
     positions: torch.Tensor
     """int64[T] place of each new token in its sequence."""
+    block_size: int
+    """Tokens in one block of the cache."""
 
     @property
     def phase(self) -> str:
@@ -83,4 +85,5 @@ def make_step(
         seq_lens=put(context_lens, torch.int32),
         query_start_loc=put(starts, torch.int32),
         positions=put(positions, torch.int64),
+        block_size=block_size,
     )

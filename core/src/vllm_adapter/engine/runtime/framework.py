@@ -37,6 +37,7 @@ class FrameworkRuntime(RuntimeAdapter):
             )
         self.torch_type = torch_type
         self._module = module
+        self._totals: dict[int, int] = {}
 
     def get_device_count(self) -> int:
         if self.torch_type == "cpu":
@@ -68,9 +69,8 @@ class FrameworkRuntime(RuntimeAdapter):
                 hint="size must not be negative; alignment must be a power of two",
             )
         # Asked first: the system would promise memory that it does not have, and later kill us.
-        capacity = self.query_memory_capacity(device_id)
-        if size > capacity.total_bytes:
-            raise self._too_much(size, device, capacity)
+        if size > self._total_bytes(device_id):
+            raise self._too_much(size, device)
         try:
             # A tensor made in inference mode could never be written outside of it.
             with torch.inference_mode(False):
@@ -78,7 +78,7 @@ class FrameworkRuntime(RuntimeAdapter):
                 shift = -raw.data_ptr() % step
                 storage = raw[shift : shift + size]
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            raise self._too_much(size, device, capacity) from error
+            raise self._too_much(size, device) from error
         return self._record(Allocation(storage, device_id))
 
     def copy_host_to_device(
@@ -174,7 +174,14 @@ class FrameworkRuntime(RuntimeAdapter):
             # Pageable host memory may be gone before an asynchronous copy has read it.
             target.copy_(source, non_blocking=host.is_pinned())
 
-    def _too_much(self, size: int, device: torch.device, capacity: MemoryCapacity) -> OutOfMemory:
+    def _total_bytes(self, device_id: int) -> int:
+        """The capacity, asked once: it does not change, and asking the system takes a while."""
+        if device_id not in self._totals:
+            self._totals[device_id] = self.query_memory_capacity(device_id).total_bytes
+        return self._totals[device_id]
+
+    def _too_much(self, size: int, device: torch.device) -> OutOfMemory:
+        capacity = self.query_memory_capacity(device.index or 0)
         return OutOfMemory(
             f"{device} cannot give {size} bytes: it has {capacity.total_bytes} in all, "
             f"{capacity.free_bytes} free",
