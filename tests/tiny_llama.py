@@ -1,22 +1,37 @@
-"""Tiny Llama models with random weights, and the comparison with plain transformers."""
+"""Tiny Llama-like models with random weights, and the comparison with plain transformers."""
 
 from __future__ import annotations
 
 import copy
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 PAD, EOS = 0, 1
 BLOCK = 16
 """Tokens of a KV block of the CPU adapter."""
+KINDS = {
+    "llama": (LlamaForCausalLM, LlamaConfig),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config),
+}
 
 
-def tiny(*, heads=6, kv_heads=2, head_size=32, dtype=torch.float32, seed=0, **config):
+def tiny(
+    kind="llama", *, heads=6, kv_heads=2, head_size=32, dtype=torch.float32, seed=0, **config
+):
     """A model of two layers whose logits are far enough apart for greedy tokens to be stable."""
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(
-        LlamaConfig(
+    model_class, config_class = KINDS[kind]
+    model = model_class(
+        config_class(
             **{
                 "vocab_size": 128,
                 "hidden_size": heads * head_size,
@@ -43,9 +58,9 @@ def tiny(*, heads=6, kv_heads=2, head_size=32, dtype=torch.float32, seed=0, **co
     return model.to(dtype).eval()
 
 
-def twins(**config):
+def twins(kind="llama", **config):
     """Two equal models that share nothing."""
-    model = tiny(**config)
+    model = tiny(kind, **config)
     return model, copy.deepcopy(model)
 
 

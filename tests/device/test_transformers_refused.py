@@ -11,8 +11,8 @@ from transformers import (
     AutoModelForCausalLM,
     DynamicCache,
     GPT2Config,
+    MistralConfig,
     QuantizedCache,
-    Qwen3Config,
     StaticCache,
 )
 from transformers.cache_utils import Cache, DynamicLayer
@@ -217,17 +217,16 @@ def replaced(name):
 
 MODELS = {
     "gpt2": (lambda: small(GPT2Config, n_embd=32, n_layer=1, n_head=2), "a gpt2 model"),
-    "qwen3": (
+    "mistral": (
         lambda: small(
-            Qwen3Config,
+            MistralConfig,
             hidden_size=32,
             intermediate_size=32,
             num_hidden_layers=1,
             num_attention_heads=1,
             num_key_value_heads=1,
-            head_dim=32,
         ),
-        "a qwen3 model",
+        "a mistral model",
     ),
     "no transformers model": (lambda: torch.nn.Linear(2, 2), "a Linear model"),
     "dynamic rope": (

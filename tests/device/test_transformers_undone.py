@@ -142,7 +142,9 @@ def test_a_failure_in_the_second_layer_leaves_the_first_and_the_memory(
             raise OutOfMemory("full", hint="none")
         return layers.DecoderLayer(shape, cache, **parts)
 
-    monkeypatch.setattr("vllm_adapter.engine.integrations.transformers.llama.DecoderLayer", fails)
+    monkeypatch.setattr(
+        "vllm_adapter.engine.integrations.transformers.decoder.DecoderLayer", fails
+    )
     with unchanged(model), pytest.raises(OutOfMemory):
         adapt(model)
     assert caches[0].layers == []

@@ -54,25 +54,37 @@ class Linear(torch.nn.Module):
 
 
 class RMSNorm(torch.nn.Module):
-    """rms_norm with a weight; called with a residual it adds first and gives both."""
+    """rms_norm with a weight, over the last dimension."""
 
     def __init__(self, weight: torch.Tensor, eps: float, settings: Settings | None = None) -> None:
         super().__init__()
-        facts: Facts = {"dtype": dtype_name(weight), "hidden": weight.shape[0]}
-        norm = bind(OpCase.of("rms_norm", weight.device, facts), settings)
-        fused = bind(OpCase.of("fused_add_rms_norm", weight.device, facts), settings)
-        self.bindings = (norm, fused)
-        self._norm, self._fused = norm.run, fused.run
+        binding = bind(OpCase.of("rms_norm", weight.device, _norm_facts(weight)), settings)
+        self.bindings = (binding,)
+        self._run = binding.run
         self.weight, self.eps = _frozen(weight), eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., hidden] -> [..., hidden]."""
-        result: torch.Tensor = self._norm(x, self.weight, self.eps)
+        result: torch.Tensor = self._run(x, self.weight, self.eps)
         return result
 
-    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+
+class AddRMSNorm(torch.nn.Module):
+    """fused_add_rms_norm with a weight."""
+
+    def __init__(self, weight: torch.Tensor, eps: float, settings: Settings | None = None) -> None:
+        super().__init__()
+        case = OpCase.of("fused_add_rms_norm", weight.device, _norm_facts(weight))
+        binding = bind(case, settings)
+        self.bindings = (binding,)
+        self._run = binding.run
+        self.weight, self.eps = _frozen(weight), eps
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """(norm of x + residual, x + residual)."""
-        normed, total = self._fused(x, residual, self.weight, self.eps)
+        normed, total = self._run(x, residual, self.weight, self.eps)
         return normed, total
 
 
@@ -90,9 +102,14 @@ class DecoderLayer(torch.nn.Module):
         post_norm: torch.Tensor,
         gate_up: tuple[torch.Tensor, torch.Tensor | None],
         down: tuple[torch.Tensor, torch.Tensor | None],
+        head_norms: tuple[torch.Tensor, torch.Tensor] | None = None,
+        window: int = 0,
         settings: Settings | None = None,
     ) -> None:
         """Each pair is (weight, bias or None). `qkv` and `gate_up` are merged along the outputs.
+
+        `head_norms` are weights for each head of the queries and of the keys; `window` counts the
+        tokens of a sliding window, 0 is off.
 
         Raises:
             UnsupportedCase: an operator has no implementation for this shape and dtype.
@@ -102,10 +119,13 @@ class DecoderLayer(torch.nn.Module):
         self.input_norm = RMSNorm(input_norm, shape.eps, settings)
         self.qkv = Linear(*qkv, settings)
         self.attention = PortableAttention(
-            shape.heads, cache, dtype=input_norm.dtype, settings=settings
+            shape.heads, cache, dtype=input_norm.dtype, window=window, settings=settings
+        )
+        self.head_norms = torch.nn.ModuleList(
+            RMSNorm(weight, shape.eps, settings) for weight in head_norms or ()
         )
         self.out = Linear(*out, settings)
-        self.post_norm = RMSNorm(post_norm, shape.eps, settings)
+        self.post_norm = AddRMSNorm(post_norm, shape.eps, settings)
         self.gate_up = Linear(*gate_up, settings)
         self.down = Linear(*down, settings)
         name, device = dtype_name(input_norm), input_norm.device
@@ -135,9 +155,12 @@ class DecoderLayer(torch.nn.Module):
             x.shape[0], shape.heads + 2 * shape.kv_heads, shape.head_size
         )
         query, key, value = fused.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
+        if self.head_norms:
+            query_norm, key_norm = self.head_norms
+            query, key = query_norm(query), key_norm(key)
         self._rotate(positions, query, key, cos_sin_cache, False)
         attended = self.attention(query, key, value, *layer_cache, step)
-        normed, residual = self.post_norm.add(self.out(attended.flatten(1)), x)
+        normed, residual = self.post_norm(self.out(attended.flatten(1)), x)
         result: torch.Tensor = residual + self.down(self._silu_and_mul(self.gate_up(normed)))
         return result
 
@@ -168,6 +191,10 @@ def merge(linears: Sequence[torch.nn.Linear]) -> tuple[torch.Tensor, torch.Tenso
             linear.bias.data = bias[start:stop]
         start = stop
     return weight, bias
+
+
+def _norm_facts(weight: torch.Tensor) -> Facts:
+    return {"dtype": dtype_name(weight), "hidden": weight.shape[0]}
 
 
 def _frozen(tensor: torch.Tensor) -> torch.nn.Parameter:

@@ -9,37 +9,22 @@ from typing import Any, NoReturn
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from vllm_adapter.engine.integrations.transformers.packing import Packing, places, real_tokens
 from vllm_adapter.engine.kv_cache import PagedKVCache
 from vllm_adapter.engine.ops.step import Step
 from vllm_adapter.errors import UnsupportedModel
 
 
 @dataclass(frozen=True)
-class PackedStep:
-    """One forward of a padded batch [B, Q], packed to its T real tokens.
-
-    `rows` is int64[T], the place of each real token in the flattened batch; None: no padding.
-    """
+class PackedStep(Packing):
+    """One forward of a decoder: the packed batch, and what its paged attention needs."""
 
     step: Step
-    rows: torch.Tensor | None
     positions: torch.Tensor
     """int64[T], as the model counts them."""
     layers: list[tuple[torch.Tensor, torch.Tensor]]
     owner: PagedCache
     """Keeps the blocks taken for as long as the step is in use."""
-
-    def pack(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, Q, hidden] -> [T, hidden], without gradients: the layers work in place."""
-        flat = x.detach().flatten(0, 1)
-        return flat if self.rows is None else flat.index_select(0, self.rows)
-
-    def unpack(self, packed: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """[T, hidden] -> the shape of `like`, zero where the batch is padding."""
-        if self.rows is None:
-            return packed.view(like.shape)
-        flat = torch.zeros_like(like).flatten(0, 1)
-        return flat.index_copy(0, self.rows, packed).view(like.shape)
 
 
 class PagedCache(Cache):  # type: ignore[misc]  # transformers ships no types
@@ -86,7 +71,7 @@ class PagedCache(Cache):  # type: ignore[misc]  # transformers ships no types
         self.columns += queries
         positions = position_ids.expand(batch, queries).reshape(-1)
         positions = positions if rows is None else positions[rows]
-        return PackedStep(step, rows, positions, self.kv.layers, self)
+        return PackedStep(rows, step, positions, self.kv.layers, self)
 
     def _real_tokens(
         self, queries: int, mask: torch.Tensor | None
@@ -94,13 +79,7 @@ class PagedCache(Cache):  # type: ignore[misc]  # transformers ships no types
         batch, columns = len(self.sequences), self.columns + queries
         if mask is None:
             return [queries] * batch, None
-        if not isinstance(mask, torch.Tensor) or tuple(mask.shape) != (batch, columns):
-            shape = tuple(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
-            raise UnsupportedModel(
-                f"the attention mask is {shape}, and the batch has {batch} rows of {columns}",
-                hint="give the 2-D mask of the tokenizer, over everything seen so far",
-            )
-        real = mask.bool().cpu()
+        real = real_tokens(mask, batch, columns)
         cached = real[:, : self.columns].sum(1).tolist()
         if cached != [s.length for s in self.sequences]:
             raise UnsupportedModel(
@@ -108,9 +87,7 @@ class PagedCache(Cache):  # type: ignore[misc]  # transformers ships no types
                 hint="keep the mask of the tokens that are cached, and only append to it",
             )
         new = real[:, self.columns :]
-        if bool(new.all()):
-            return [queries] * batch, None
-        return new.sum(1).tolist(), new.flatten().nonzero().flatten().to(self.kv.device)
+        return new.sum(1).tolist(), places(new, self.kv.device)
 
     def reset(self) -> None:
         """Forgets all tokens and gives the blocks back."""

@@ -1,0 +1,170 @@
+"""The step moment of an adapted decoder: its KV cache, its plans, the cache of each batch."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache
+
+from vllm_adapter.engine.device import OpenDevice
+from vllm_adapter.engine.integrations.attention import PortableAttention
+from vllm_adapter.engine.integrations.transformers import decoder
+from vllm_adapter.engine.integrations.transformers.cache import PackedStep, PagedCache
+from vllm_adapter.engine.integrations.transformers.decoder import Family
+from vllm_adapter.engine.integrations.transformers.place import (
+    Forward,
+    Replacement,
+    refuse_outputs,
+)
+from vllm_adapter.engine.kv_cache import BlockSize, PagedKVCache
+from vllm_adapter.errors import UnsupportedModel
+from vllm_adapter.settings import Settings
+
+DEFAULT_BLOCK = 16
+FIRST_BLOCKS = 64
+
+
+@dataclass(eq=False)
+class DecoderSteps:
+    """Makes a step of each forward, before any layer runs."""
+
+    kv: PagedKVCache
+    _attentions: Sequence[PortableAttention]
+    """One of each kind of layer: those of one kind share a binding."""
+    _limit: int
+    _parameters: Sequence[str]
+    _replaced: weakref.WeakSet[Cache] = field(default_factory=weakref.WeakSet)
+
+    def prepare(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        past_key_values: PagedCache | None,
+        position_ids: torch.Tensor | None,
+    ) -> tuple[PagedCache, PackedStep]:
+        """The cache and the step of one forward, planned."""
+        cache = self._cache_for(past_key_values, input_ids.shape[0])
+        step = cache.advance(input_ids.shape[1], attention_mask, position_ids, self._limit)
+        self._plan(step)
+        return cache, step
+
+    def before_forward(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Forward | None:
+        """The pre-hook on the base model: once a forward, it makes the step and its cache."""
+        if kwargs.get("va_step") is not None:
+            return None
+        given = dict(zip(self._parameters, args, strict=False)) | kwargs
+        refuse_outputs(model, given)
+        tokens = given.get("input_ids")
+        tokens = given.get("inputs_embeds") if tokens is None else tokens
+        if tokens is None:
+            return None  # transformers says what is wrong
+        # Without use_cache transformers must not see a cache that it would then carry on.
+        wanted = given.get("use_cache")
+        wanted = getattr(model.config, "use_cache", True) if wanted is None else wanted
+        if not wanted:
+            _refuse_packing(given)
+        cache, step = self.prepare(
+            tokens,
+            given.get("attention_mask"),
+            given.get("past_key_values"),
+            given.get("position_ids"),
+        )
+        seen = cache if wanted or given.get("past_key_values") is not None else None
+        return (), given | {"past_key_values": seen, "va_step": step}
+
+    def close(self) -> None:
+        """Gives the KV cache's memory back to the device."""
+        self.kv.close()
+
+    def _cache_for(self, given: Cache | None, rows: int) -> PagedCache:
+        if isinstance(given, PagedCache):
+            if len(given.sequences) != rows:
+                raise UnsupportedModel(
+                    f"the cache holds {len(given.sequences)} rows and the batch has {rows}",
+                    hint="start a new cache for a batch of another size",
+                )
+            if given.kv is not self.kv:
+                raise UnsupportedModel(
+                    "the cache was made by another adapted model, or before this one was adapted",
+                    hint="start without past_key_values",
+                )
+            return given
+        fresh = given is None or (
+            type(given) is DynamicCache and not given.offloading and not given.get_seq_length()
+        )
+        if not fresh:
+            raise UnsupportedModel(
+                f"the {type(given).__name__} given is no empty default cache, and not served",
+                hint="leave cache_implementation unset, and start from an empty cache",
+            )
+        if given is not None:
+            if given in self._replaced:
+                raise UnsupportedModel(
+                    "the DynamicCache given was replaced in an earlier forward, and is empty",
+                    hint="carry on with the output's past_key_values",
+                )
+            self._replaced.add(given)
+        return PagedCache(self.kv, rows)
+
+    def _plan(self, step: PackedStep) -> None:
+        for attention in self._attentions:
+            attention.plan(step.step)
+
+
+def build(
+    model: Any,
+    base: Any,
+    opened: OpenDevice,
+    family: Family,
+    max_kv_blocks: int | None,
+    settings: Settings,
+) -> tuple[list[Replacement], DecoderSteps]:
+    """Our modules for a decoder that is on the device, and its step moment.
+
+    Raises:
+        UnsupportedCase, OutOfMemory: as binding and allocating do; nothing is kept then.
+    """
+    shape, dtype = decoder.shape_of(base.config), model.dtype
+    size = BlockSize(
+        layers=len(base.layers),
+        kv_heads=shape.kv_heads,
+        head_size=shape.head_size,
+        element_bytes=dtype.itemsize,
+        block_size=opened.capability.kv.preferred_block or DEFAULT_BLOCK,
+    )
+    kv = PagedKVCache(
+        opened.runtime,
+        opened.record.index,
+        size,
+        dtype,
+        blocks=min(FIRST_BLOCKS, max_kv_blocks or FIRST_BLOCKS),
+        max_blocks=max_kv_blocks,
+    )
+    try:
+        replaced = decoder.replacements(model, base, kv, family, settings)
+    except BaseException:
+        kv.close()
+        raise
+    layers = [module.inner for _, _, module in replaced if isinstance(module, decoder.Layer)]
+    kinds = {layer.attention.bindings[1]: layer.attention for layer in layers}
+    parameters = list(inspect.signature(base.forward).parameters)
+    limit = base.config.max_position_embeddings
+    return replaced, DecoderSteps(kv, list(kinds.values()), limit, parameters)
+
+
+def _refuse_packing(given: Mapping[str, Any]) -> None:
+    """transformers takes positions with jumps for several sequences in one row."""
+    positions = given.get("position_ids")
+    free = given.get("attention_mask") is None and given.get("past_key_values") is None
+    if free and positions is not None and bool((positions.diff(dim=-1) != 1).any()):
+        raise UnsupportedModel(
+            "several sequences packed in one row are not served",
+            hint="give each sequence a row of its own, and an attention mask",
+        )

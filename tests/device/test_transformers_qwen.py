@@ -1,0 +1,87 @@
+"""Qwen2 and Qwen3 through an adapter give what plain transformers gives; so do their bare bases."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_llama import BLOCK, batch, greedy, twins
+from transformers import Qwen3Config, Qwen3Model
+
+from vllm_adapter.engine.integrations.transformers import adapt, unadapt
+
+pytestmark = pytest.mark.device
+LENGTHS = (5, BLOCK, BLOCK + 1, 1)
+MODELS = {
+    "qwen3": ("qwen3", {}),
+    "qwen3, heads of another width, one KV head": ("qwen3", {"kv_heads": 1, "head_dim": 64}),
+    "qwen3, biases, long rope": (
+        "qwen3",
+        {
+            "attention_bias": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+        },
+    ),
+    "qwen2": ("qwen2", {}),
+}
+
+
+@pytest.mark.parametrize(("kind", "config"), MODELS.values(), ids=MODELS)
+def test_greedy_tokens_are_equal(kind, config):
+    plain, mine = twins(kind, **config)
+    adapted = adapt(mine)
+    given = batch(*LENGTHS)
+    assert torch.equal(greedy(mine, given, 24), greedy(plain, given, 24))
+    assert adapted.providers["paged_attention"][0].startswith("cpu")
+
+
+def test_unadapt_gives_the_model_back():
+    plain, mine = twins("qwen3")
+    adapt(mine)
+    unadapt(mine)
+    given = batch(*LENGTHS)
+    with torch.no_grad():
+        assert torch.equal(mine(**given).logits, plain(**given).logits)
+    assert list(mine.state_dict()) == list(plain.state_dict())
+
+
+def last_token(model, given):
+    """The embedding as Qwen3-Embedding's users take it: the last real token's, normalised."""
+    with torch.no_grad():
+        hidden = model(**given, use_cache=False).last_hidden_state
+    last = given["attention_mask"].sum(1) - 1
+    return torch.nn.functional.normalize(hidden[torch.arange(len(last)), last], dim=-1)
+
+
+def test_a_bare_base_model_embeds_sentences():
+    plain, mine = (model.model for model in twins("qwen3"))
+    adapt(mine)
+    given = batch(*LENGTHS, side="right")
+    torch.testing.assert_close(
+        last_token(mine, given), last_token(plain, given), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.slow
+def test_the_shape_of_qwen3_embedding_0_6b():
+    # As published (known, and not downloaded); the weights are random.
+    config = Qwen3Config(
+        vocab_size=151669,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=32768,
+        rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+        tie_word_embeddings=True,
+        use_cache=False,
+    )
+    torch.manual_seed(0)
+    model = Qwen3Model(config).eval()
+    assert 595_000_000 < sum(p.numel() for p in model.parameters()) < 597_000_000
+    given = batch(7, 20, side="right")
+    want = last_token(model, given)
+    adapt(model)
+    torch.testing.assert_close(last_token(model, given), want, rtol=0, atol=1e-5)
