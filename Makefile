@@ -34,6 +34,7 @@ lint: .venv/.dev
 	@scripts/lint
 
 docs: .venv/.dev
+	@$(V) scripts/make_schema.py
 	@$(V) scripts/make_docs.py
 
 bench: .venv/.dev

@@ -16,7 +16,7 @@ from vllm_adapter_conformance.tolerance import FACTOR, compare
 
 pytestmark = pytest.mark.device
 
-COPIES = {"reshape_and_cache"}
+COPIES = {"reshape_and_cache", "embedding"}
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SPECIAL = (math.nan, math.inf, -math.inf)
 finite = st.floats(-1e4, 1e4, width=16)

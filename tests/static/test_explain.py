@@ -102,7 +102,8 @@ def test_decisions_of_the_cpu_adapter(capsys):
         cases = found["operators"]["paged_attention"]
         assert cases[0]["decision"] == "accept"
         refused = {c["why"].partition(" (")[0] for c in cases if c["decision"] == "reject"}
-        assert "paged_attention with window = 20 is declared not_implemented" in refused
+        fp8 = "paged_attention with kv_dtype = 'float8_e4m3fn' is declared not_implemented"
+        assert fp8 in refused
     assert main(["explain", "cpu"]) == 0
     text = capsys.readouterr().out
     for name in OPERATORS:

@@ -87,19 +87,33 @@ def digest(document: Mapping[str, Any]) -> str:
     return sha256(canonical(rest).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def make_room(path: Path) -> None:
+    """Makes the folder of a certificate, before a run that may take minutes.
+
+    Raises:
+        InputError: it cannot be made or written to.
+    """
+    problem = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = error.strerror
+    if problem is None and not os.access(path.parent, os.W_OK):
+        problem = "it cannot be written to"
+    if problem is not None:
+        raise InputError(
+            f"cannot keep a certificate in {path.parent}: {problem}",
+            hint="give another place with --output FILE",
+        )
+
+
 def write(path: Path, document: Mapping[str, Any]) -> None:
     """Writes the certificate, in a folder that is made if need be.
 
     Raises:
         InputError: the folder or file cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise InputError(
-            f"cannot make the folder {path.parent}: {problem.strerror}",
-            hint="give another place with --output FILE",
-        ) from None
+    make_room(path)
     write_atomic(path, canonical(document) + "\n")
 
 

@@ -60,6 +60,11 @@ class Operator:
 _HIDDEN = Fact("width of the normalised or gated dimension", (64, 576, 2048, 65))
 _HEAD_SIZE = Fact("elements in one head", (32, 64, 80, 96, 128, 192, 256))
 _BLOCK_SIZE = Fact("tokens in one block of the KV cache", (16, 8, 32, 128))
+_GQA_RATIO = Fact("query heads that share one KV head", (1, 3, 4, 8))
+_WINDOW = Fact("tokens of a sliding window, itself included; 0 is off", (0, 20), 0)
+_SOFT_CAP = Fact("logits become cap * tanh(x / cap); 0.0 is off", (0.0, 30.0), 0.0)
+_BIAS = Fact("whether a bias is added", (False, True), False)
+_TANH = Fact("the approximation by tanh, and not the error function", (False, True), False)
 _KV_DTYPE = Fact("dtype of the KV cache; `auto` is the query's", ("auto", "float8_e4m3fn"), "auto")
 
 OPERATORS: Final[Mapping[str, Operator]] = {
@@ -71,7 +76,7 @@ OPERATORS: Final[Mapping[str, Operator]] = {
             {
                 "in_features": Fact("width of the input", (64, 576, 33)),
                 "out_features": Fact("width of the output", (64, 192, 7)),
-                "bias": Fact("whether a bias is added", (False, True), False),
+                "bias": _BIAS,
             },
         ),
         Operator(
@@ -88,6 +93,26 @@ OPERATORS: Final[Mapping[str, Operator]] = {
         Operator(
             "silu_and_mul",
             "silu(first half of the last dimension) * second half",
+            {"hidden": _HIDDEN},
+        ),
+        Operator(
+            "layer_norm",
+            "(x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last dimension",
+            {"hidden": _HIDDEN, "bias": _BIAS},
+        ),
+        Operator(
+            "gelu",
+            "x * Phi(x); with tanh its approximation by tanh",
+            {"hidden": _HIDDEN, "tanh": _TANH},
+        ),
+        Operator(
+            "gelu_and_mul",
+            "gelu(first half of the last dimension) * second half",
+            {"hidden": _HIDDEN, "tanh": _TANH},
+        ),
+        Operator(
+            "embedding",
+            "rows of a table, by their numbers",
             {"hidden": _HIDDEN},
         ),
         Operator(
@@ -112,15 +137,25 @@ OPERATORS: Final[Mapping[str, Operator]] = {
             {
                 "head_size": _HEAD_SIZE,
                 "block_size": _BLOCK_SIZE,
-                "gqa_ratio": Fact("query heads that share one KV head", (1, 3, 4, 8)),
-                "window": Fact("tokens of a sliding window; 0 is off", (0, 20), 0),
-                "soft_cap": Fact(
-                    "logits become cap * tanh(x / cap); 0.0 is off", (0.0, 30.0), 0.0
-                ),
+                "gqa_ratio": _GQA_RATIO,
+                "window": _WINDOW,
+                "soft_cap": _SOFT_CAP,
                 "kv_dtype": _KV_DTYPE,
                 "phase": Fact("what a step's batch holds", PHASES, step=True),
             },
             planned=True,
+            opaque=True,
+        ),
+        Operator(
+            "attention",
+            "attention of packed sequences over themselves, without a cache: encoders",
+            {
+                "head_size": _HEAD_SIZE,
+                "gqa_ratio": _GQA_RATIO,
+                "causal": Fact("a token sees no later ones", (False, True), False),
+                "window": _WINDOW,
+                "soft_cap": _SOFT_CAP,
+            },
             opaque=True,
         ),
     )

@@ -20,11 +20,18 @@ _BREAKS: Final = {
     "each layer.",
     "silu_and_mul": "The feed-forward half of every layer is wrong. Large gates must saturate "
     "and not become NaN.",
+    "layer_norm": "Encoders normalise twice a layer: embeddings of texts point in a wrong "
+    "direction, and nearest neighbours are others.",
+    "gelu": "The feed-forward half of every encoder layer is wrong, most where inputs are "
+    "negative.",
+    "gelu_and_mul": "The feed-forward half of every layer of a Gemma-like model is wrong.",
+    "embedding": "A token becomes another token before the first layer.",
     "rotary_embedding": "Tokens lose their order: short prompts look fine, long ones fall apart.",
     "reshape_and_cache": "Keys and values land in slots of other tokens or sequences: one user "
     "reads another's context.",
     "paged_attention": "A token attends to what it must not see (the future, a freed block, "
     "another sequence) or misses what it must.",
+    "attention": "A token of an encoder sees another text of the batch, or not all of its own.",
 }
 _MEND: Final = (
     "The failure names the worst element, both values, the sample and the facts of the case. "

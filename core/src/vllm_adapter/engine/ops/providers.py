@@ -133,7 +133,18 @@ def generic_entry(op: str) -> OperatorEntry:
     return _GENERIC_ENTRIES[op]
 
 
-_LIMITS: Final[Mapping[str, Mapping[str, Any]]] = {"linear": {"bias": (False, True)}}
+_BOTH: Final = (False, True)
+_ANY: Final = {"min": 0}
+_LIMITS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "linear": {"bias": _BOTH},
+    "layer_norm": {"bias": _BOTH},
+    "gelu": {"tanh": _BOTH},
+    "gelu_and_mul": {"tanh": _BOTH},
+    "rotary_embedding": {"interleaved": _BOTH, "partial": _BOTH},
+    "paged_attention": {"window": _ANY, "soft_cap": _ANY},
+    "attention": {"causal": _BOTH, "window": _ANY, "soft_cap": _ANY},
+}
+"""The features that core's portable code serves."""
 _GENERIC_ENTRIES: Final = {
     op: OperatorEntry(
         support="full",

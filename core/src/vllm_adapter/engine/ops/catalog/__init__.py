@@ -1,10 +1,14 @@
-"""The operators' specifications, one file each."""
+"""The operators' specifications."""
 
 from collections.abc import Mapping
 from typing import Final
 
 from vllm_adapter.engine.ops.catalog import (
+    attention,
+    embedding,
     fused_add_rms_norm,
+    gelu,
+    layer_norm,
     linear,
     paged_attention,
     reshape_and_cache,
@@ -15,14 +19,19 @@ from vllm_adapter.engine.ops.catalog import (
 from vllm_adapter.engine.ops.spec import OpSpec
 
 SPECS: Final[Mapping[str, OpSpec]] = {
-    module.SPEC.name: module.SPEC
-    for module in (
-        linear,
-        rms_norm,
-        fused_add_rms_norm,
-        silu_and_mul,
-        rotary_embedding,
-        reshape_and_cache,
-        paged_attention,
+    spec.name: spec
+    for spec in (
+        linear.SPEC,
+        rms_norm.SPEC,
+        fused_add_rms_norm.SPEC,
+        silu_and_mul.SPEC,
+        layer_norm.SPEC,
+        gelu.GELU,
+        gelu.GELU_AND_MUL,
+        embedding.SPEC,
+        rotary_embedding.SPEC,
+        reshape_and_cache.SPEC,
+        paged_attention.SPEC,
+        attention.SPEC,
     )
 }

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops import generic
+from vllm_adapter.engine.ops.catalog._attend import attend
 from vllm_adapter.engine.ops.draw import Draw, torch_dtype
 from vllm_adapter.engine.ops.spec import Expected, Facts, OpSpec, Put, Sample, dtype_name
 from vllm_adapter.engine.ops.step import Step, make_step
@@ -30,28 +31,20 @@ def _reference(
     soft_cap: float,
     plan: int,
 ) -> Sequence[Expected]:
-    value, magnitude, growth = (torch.empty_like(query) for _ in range(3))
+    outs = [torch.empty_like(query) for _ in range(3)]
     block_size = key_cache.shape[1]
-    ratio = query.shape[1] // key_cache.shape[2]
     for i, context in enumerate(seq_lens.tolist()):
-        start, stop = query_start_loc[i : i + 2].tolist()
+        rows = slice(*query_start_loc[i : i + 2].tolist())
         blocks = block_table[i, : -(-context // block_size)].long()
-        heads = [cache[blocks].flatten(0, 1)[:context] for cache in (key_cache, value_cache)]
-        keys, values = (h.repeat_interleave(ratio, dim=1).transpose(0, 1) for h in heads)
-        mine = query[start:stop].transpose(0, 1)
-        scores = mine @ keys.transpose(1, 2) * scale
-        terms = (mine.square() @ keys.square().transpose(1, 2)).sqrt() * scale
-        if soft_cap:
-            scores = soft_cap * torch.tanh(scores / soft_cap)
-        at = torch.arange(context - (stop - start), context)[:, None] - torch.arange(context)
-        hidden = (at < 0) | ((at >= window) if window else False)
-        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-        value[start:stop] = (weights @ values).transpose(0, 1)
-        magnitude[start:stop] = (weights.square() @ values.square()).sqrt().transpose(0, 1)
-        # An error of a score moves its weight by as much, relatively.
-        largest = terms.masked_fill(hidden, 0).amax(-1, keepdim=True) if context else terms
-        growth[start:stop] = (1 + largest).transpose(0, 1)
-    return [Expected(value, magnitude, growth)]
+        keys, values = (
+            cache[blocks].flatten(0, 1)[:context] for cache in (key_cache, value_cache)
+        )
+        found = attend(
+            query[rows], keys, values, scale, causal=True, window=window, soft_cap=soft_cap
+        )
+        for out, part in zip(outs, found, strict=True):
+            out[rows] = part
+    return [Expected(*outs)]
 
 
 def _facts_of(

@@ -1,0 +1,205 @@
+"""Attention, with and without a paged cache."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from vllm_adapter.engine.ops.step import Step
+
+Lengths = tuple[tuple[int, ...], tuple[int, ...]]
+"""New tokens and context of each sequence, on the host."""
+
+Gather = tuple[torch.Tensor, torch.Tensor, bool]
+"""Slots to read for each sequence, how far each is from its end, and whether all are as long."""
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    scale: float,
+    causal: bool,
+    window: int,
+    soft_cap: float,
+) -> torch.Tensor:
+    """query[T, H, D], key and value[T, KH, D] -> [T, H, D]; each sequence sees itself alone.
+
+    query_start_loc int32[B + 1] is read on the host. A window counts both sides where attention
+    is not causal.
+    """
+    out = torch.empty_like(query)
+    for start, stop in itertools.pairwise(query_start_loc.tolist()):
+        if start < stop:
+            rows = slice(start, stop)
+            out[rows] = _attend(
+                query[rows], key[rows], value[rows], scale, causal, window, soft_cap
+            )
+    return out
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    scale: float,
+    window: int,
+    soft_cap: float,
+    state: Lengths | None,
+) -> torch.Tensor:
+    """Causal attention of query[T, H, D] over caches[blocks, block, KH, D], a sequence at a time.
+
+    `state` holds the lengths on the host (`plan_paged_attention`); without it they are read from
+    the device, which waits for it.
+    """
+    if state is None:
+        starts = query_start_loc.tolist()
+        contexts = seq_lens.tolist()
+        queries = [stop - start for start, stop in itertools.pairwise(starts)]
+    else:
+        queries, contexts = list(state[0]), list(state[1])
+    block_size = key_cache.shape[1]
+    out = torch.empty_like(query)
+    start = 0
+    for i, (length, context) in enumerate(zip(queries, contexts, strict=True)):
+        rows = slice(start, start + length)
+        start += length
+        if not length:
+            continue
+        blocks = block_table[i, : -(-context // block_size)]
+        keys = key_cache[blocks].flatten(0, 1)[:context]
+        values = value_cache[blocks].flatten(0, 1)[:context]
+        out[rows] = _attend(query[rows], keys, values, scale, True, window, soft_cap)
+    return out
+
+
+def plan_paged_attention(step: Step, state: Lengths | None) -> Lengths:
+    """Keeps a step's lengths on the host, so that `paged_attention` need not ask the device."""
+    return step.query_lens, step.context_lens
+
+
+def paged_decode(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    scale: float,
+    window: int,
+    soft_cap: float,
+    state: Gather,
+) -> torch.Tensor:
+    """`paged_attention` where each sequence has one new token: all of them at once.
+
+    Every sequence is padded to the longest context, by the slots that `plan_paged_decode` lists
+    once a step: few launches and no wait for the device, at the price of reading the padding.
+    """
+    slots, to_end, is_even = state
+    mask = None
+    if not is_even or window:
+        seen = to_end >= 0
+        mask = (seen & (to_end < window) if window else seen)[:, None, None]
+    # The query heads of one KV head stand in for several queries at one position.
+    result = _softmax_of_scores(
+        query.reshape(query.shape[0], key_cache.shape[2], -1, query.shape[2]),
+        _rows(key_cache, slots).transpose(1, 2),
+        _rows(value_cache, slots).transpose(1, 2),
+        mask,
+        scale,
+        soft_cap,
+    )
+    return result.flatten(1, 2)
+
+
+def plan_paged_decode(step: Step, state: Gather | None) -> Gather:
+    """Slots int64[B, longest context] of every sequence, and how far each is from the end.
+
+    Past its end a sequence repeats its last token: unused slots may hold NaN, which a mask of
+    the scores would let through.
+    """
+    place = torch.arange(max(step.context_lens), device=step.seq_lens.device)
+    last = step.seq_lens[:, None] - 1
+    held = torch.minimum(place, last)
+    blocks = step.block_table.gather(1, held // step.block_size).long()
+    slots = blocks * step.block_size + held % step.block_size
+    return slots, last - place, len(set(step.context_lens)) == 1
+
+
+def _rows(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """cache[blocks, block, KH, D] at slots[B, L] -> [B, L, KH, D]."""
+    block_size = cache.shape[1]
+    if cache.stride(0) == block_size * cache.stride(1):
+        flat = cache.view(-1, *cache.shape[2:]).index_select(0, slots.flatten())
+        return flat.view(*slots.shape, *cache.shape[2:])
+    return cache[slots // block_size, slots % block_size]
+
+
+def _attend(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+    causal: bool,
+    window: int,
+    soft_cap: float,
+) -> torch.Tensor:
+    """query[Q, H, D], at the end of keys and values[C, KH, D] -> [Q, H, D]."""
+    length, context = query.shape[0], keys.shape[0]
+    is_square = length == context
+    mask = None
+    if window or (causal and length > 1 and (soft_cap or not is_square)):
+        places = torch.arange(context, device=query.device)
+        before = places[context - length :, None] - places
+        mask = before >= 0 if causal else torch.ones_like(before, dtype=torch.bool)
+        if window:
+            mask = mask & (before.abs() < window)
+    result = _softmax_of_scores(
+        query.transpose(0, 1)[None],
+        keys.transpose(0, 1)[None],
+        values.transpose(0, 1)[None],
+        mask,
+        scale,
+        soft_cap,
+        is_causal=causal and length > 1 and mask is None,
+    )
+    return result[0].transpose(0, 1)
+
+
+def _softmax_of_scores(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    soft_cap: float,
+    *,
+    is_causal: bool = False,
+) -> torch.Tensor:
+    """query[B, H, Q, D], keys and values[B, KH, C, D], mask broadcast to [B, 1, Q, C]."""
+    if not soft_cap:
+        return F.scaled_dot_product_attention(
+            query,
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=query.shape[1] != keys.shape[1],
+        )
+    # torch's own attention cannot bound the scores.
+    ratio = query.shape[1] // keys.shape[1]
+    keys, values = (t.repeat_interleave(ratio, dim=1).float() for t in (keys, values))
+    scores = query.float() @ keys.transpose(2, 3) * scale
+    scores = soft_cap * torch.tanh(scores / soft_cap)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return (scores.softmax(-1) @ values).to(query.dtype)

@@ -1,0 +1,76 @@
+"""Writes the operators' part of the capability schema from `vllm_adapter.operators`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from vllm_adapter.operators import OPERATORS, Fact, Operator
+
+FILE = Path(__file__).parent.parent / "schemas/src/vllm_adapter_schemas/capability-1.0.json"
+KINDS = {bool: "boolean", int: "integer", float: "number", str: "text"}
+
+
+def limits(operator: Operator) -> dict[str, Any]:
+    """What an entry's `limits` may say of the operator's facts."""
+    return {
+        "$ref": "#/$defs/entry",
+        "properties": {
+            "limits": {
+                "type": "object",
+                "propertyNames": {"enum": list(operator.facts)},
+                "properties": {name: fact_rule(fact) for name, fact in operator.facts.items()},
+            }
+        },
+    }
+
+
+def fact_rule(fact: Fact) -> dict[str, str]:
+    """The rule of one fact, by the type of its samples."""
+    kind = "phase" if fact.step else KINDS[type(fact.samples[0])]
+    return {"description": _sentence(fact.summary) + ".", "$ref": f"#/$defs/fact_{kind}"}
+
+
+def entries(operator: Operator) -> dict[str, Any]:
+    """One entry of an operator, or a list of them."""
+    ref = {"$ref": f"#/$defs/{operator.name}"}
+    return {
+        "description": _sentence(operator.summary)
+        + ": an entry, or a list of entries, tried in order.",
+        "if": {"type": "array"},
+        "then": {"minItems": 1, "items": ref},
+        "else": ref,
+    }
+
+
+def render(schema: dict[str, Any]) -> str:
+    """The schema with the operators there are now."""
+    table = schema["properties"]["operators"]["properties"]
+    for name in [name for name in table if name != "source"]:
+        del table[name], schema["$defs"][name]
+    source = table.pop("source")
+    table |= {op.name: entries(op) for op in OPERATORS.values()} | {"source": source}
+    schema["$defs"] |= {op.name: limits(op) for op in OPERATORS.values()}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def main() -> int:
+    """Writes the file, or with --check says whether it is up to date."""
+    now = FILE.read_text(encoding="utf-8")
+    made = render(json.loads(now))
+    if "--check" in sys.argv:
+        if made != now:
+            print("the capability schema is out of date; run `make docs`")
+        return int(made != now)
+    FILE.write_text(made, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
