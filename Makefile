@@ -1,12 +1,13 @@
 # make demo   certifies the CPU adapter and answers a prompt with a real model
 # make test   every test that this machine can run
+# make test-vllm   the tests against real vLLM, in an environment of their own
 PY ?= python3
 V := .venv/bin/python
 PIP := $(V) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := schemas core conformance template adapters/cpu adapters/cuda
 SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
 
-.PHONY: demo test test-fast lint docs bench clean
+.PHONY: demo test test-fast test-vllm lint docs clean
 
 .venv/.use: $(SOURCES)
 	@test -x $(V) || { echo "making .venv (once)"; $(PY) -m venv .venv; }
@@ -30,6 +31,14 @@ test: .venv/.dev
 test-fast: .venv/.dev
 	@$(V) -m pytest -m "static or null"
 
+# Real vLLM in an environment of its own: about 2 GB.
+.venv-vllm/.stamp: scripts/make_vllm_env $(addsuffix /pyproject.toml,schemas core conformance adapters/cpu)
+	@echo "installing vLLM for this CPU (once)"
+	@scripts/make_vllm_env
+
+test-vllm: .venv-vllm/.stamp
+	@.venv-vllm/bin/python -m pytest tests/vllm
+
 lint: .venv/.dev
 	@scripts/lint
 
@@ -37,8 +46,5 @@ docs: .venv/.dev
 	@$(V) scripts/make_schema.py
 	@$(V) scripts/make_docs.py
 
-bench: .venv/.dev
-	@scripts/bench
-
 clean:
-	rm -rf .venv certificates
+	rm -rf .venv .venv-vllm certificates
