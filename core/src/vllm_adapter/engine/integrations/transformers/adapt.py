@@ -15,7 +15,15 @@ from transformers import AttentionInterface
 
 from vllm_adapter.engine.device import OpenDevice, open_device
 from vllm_adapter.engine.integrations.layers import providers_of
-from vllm_adapter.engine.integrations.transformers import decoder, decoding, llama, qwen2, qwen3
+from vllm_adapter.engine.integrations.transformers import (
+    bert,
+    decoder,
+    decoding,
+    llama,
+    qwen2,
+    qwen3,
+)
+from vllm_adapter.engine.integrations.transformers.bert import EncoderSteps
 from vllm_adapter.engine.integrations.transformers.cache import PackedStep, PagedCache
 from vllm_adapter.engine.integrations.transformers.decoder import Family
 from vllm_adapter.engine.integrations.transformers.decoding import DecoderSteps
@@ -37,6 +45,7 @@ DECODERS: Final[Mapping[str, Family]] = {
     "qwen3": qwen3.options,
 }
 """Served decoders by transformers' `model_type`."""
+ENCODER: Final = "bert"
 
 
 @dataclass(eq=False)
@@ -46,15 +55,19 @@ class Adapted:
     opened: OpenDevice
     providers: Mapping[str, tuple[str, ...]]
     """Who runs each operator of the model."""
-    steps: DecoderSteps
+    steps: DecoderSteps | EncoderSteps
     _attention_was: str
     _hooks: list[Any] = field(default_factory=list)
     _restore: list[Replacement] = field(default_factory=list)
 
     @property
     def kv(self) -> PagedKVCache:
-        """The KV cache of all batches."""
-        return self.steps.kv
+        """The KV cache of all batches.
+
+        Raises:
+            UnsupportedModel: the model is an encoder.
+        """
+        return self._decoding.kv
 
     def prepare(
         self,
@@ -66,8 +79,19 @@ class Adapted:
         """The step moment by hand, for a compiled model, whose hook must not allocate.
 
         Pass the results as `past_key_values` and `va_step`.
+
+        Raises:
+            UnsupportedModel: the model is an encoder, or as a forward does.
         """
-        return self.steps.prepare(input_ids, attention_mask, past_key_values, position_ids)
+        return self._decoding.prepare(input_ids, attention_mask, past_key_values, position_ids)
+
+    @property
+    def _decoding(self) -> DecoderSteps:
+        if isinstance(self.steps, EncoderSteps):
+            raise UnsupportedModel(
+                "an encoder has no KV cache and no decoding step", hint="call the model itself"
+            )
+        return self.steps
 
 
 def adapt(
@@ -80,7 +104,8 @@ def adapt(
     """Moves a model of a served type to a device and replaces its layers by portable operators.
 
     `device` is an adapter's name or an opened device. Weights are shared with the original
-    layers, not copied (unless an implementation prepares its own form). Everything is checked
+    layers, not copied (unless an implementation prepares its own form). `max_kv_blocks` bounds a
+    decoder's KV cache; an encoder has none. Everything is checked
     and bound before anything of the model is replaced. Afterwards one forward runs at a time:
     threads that share the model must take turns, for all forwards share one plan.
 
@@ -97,12 +122,12 @@ def adapt(
         )
     if adapted_of(model) is not None:
         raise UnsupportedModel("the model is adapted already", hint="call unadapt(model) first")
-    family = _family_of(base)
+    _check_served(base)
     opened = open_device(device, settings=settings) if isinstance(device, str) else device
     origin = model.device
     try:
         model.to(opened.device)
-        replaced, steps = decoding.build(model, base, opened, family, max_kv_blocks, settings)
+        replaced, steps = _build(model, base, opened, max_kv_blocks, settings)
     except BaseException:
         model.to(origin)
         raise
@@ -140,22 +165,38 @@ def adapted_of(model: Any) -> Adapted | None:
     return found
 
 
-def _family_of(base: Any) -> Family:
-    """The family of a base model that can be rebuilt from our layers.
+def _check_served(base: Any) -> None:
+    """Whether a base model can be rebuilt from our layers.
 
     Raises:
         UnsupportedModel: the first thing that we do not serve.
     """
     model_type = getattr(getattr(base, "config", None), "model_type", None)
-    family = DECODERS.get(str(model_type))
-    found = f"a {model_type or type(base).__name__} model"
-    fault = found if family is None else decoder.fault(base)
-    if family is None or fault:
+    if model_type == ENCODER:
+        fault = bert.fault(base)
+    elif model_type in DECODERS:
+        fault = decoder.fault(base)
+    else:
+        fault = f"a {model_type or type(base).__name__} model"
+    if fault:
         raise UnsupportedModel(
             f"{fault} is not served",
-            hint=f"adapt() serves plain models of type {', '.join(DECODERS)}",
+            hint=f"adapt() serves plain models of type {', '.join([*DECODERS, ENCODER])}",
         )
-    return family
+
+
+def _build(
+    model: Any, base: Any, opened: OpenDevice, max_kv_blocks: int | None, settings: Settings
+) -> tuple[list[Replacement], DecoderSteps | EncoderSteps]:
+    if base.config.model_type == ENCODER:
+        if max_kv_blocks is not None:
+            raise InputError(
+                "max_kv_blocks bounds a KV cache, and an encoder has none",
+                hint="leave max_kv_blocks unset",
+            )
+        return bert.build(base, settings)
+    family = DECODERS[base.config.model_type]
+    return decoding.build(model, base, opened, family, max_kv_blocks, settings)
 
 
 def _swap_in(model: Any, base: Any, replaced: list[Replacement], adapted: Adapted) -> None:
