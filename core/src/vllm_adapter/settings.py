@@ -20,6 +20,7 @@ PREFIX: Final = "VA_"
 VARIABLES: Final[Mapping[str, str]] = {
     "VA_ADAPTERS": "which adapters may be used: `cuda,cpu` allows these, `-rocm` denies one",
     "VA_CAPABILITY": "a capability descriptor that replaces the adapter's own",
+    "VA_COUNTERS": "a folder in which each vLLM process counts the calls of our operators",
     "VA_FALLBACK": "error | warn | allow: what happens where the device has no implementation",
     "VA_LIBRARY": "a C library that replaces the adapter's own",
     "VA_OPS": "overrides by operator: `rms_norm:torch,linear:acme`",
@@ -45,6 +46,8 @@ class AdapterFilter:
 
     allowed: frozenset[str] = frozenset()
     denied: frozenset[str] = frozenset()
+    order: tuple[str, ...] = ()
+    """The allowed names as they were written: the first is preferred where all else is equal."""
 
     def blocks(self, name: str) -> str | None:
         """The reason why `name` is blocked, or None."""
@@ -61,6 +64,7 @@ class Settings:
 
     adapters: AdapterFilter = AdapterFilter()
     capability: Path | None = None
+    counters: Path | None = None
     fallback: Fallback = Fallback.WARN
     library: Path | None = None
     ops: Mapping[str, str] = field(default_factory=dict)
@@ -79,11 +83,12 @@ class Settings:
         value = {name: env.get(name, "").strip() for name in VARIABLES}
         path = {
             key: Path(text) if (text := value[key]) else None
-            for key in ("VA_CAPABILITY", "VA_LIBRARY", "VA_SELECTION")
+            for key in ("VA_CAPABILITY", "VA_COUNTERS", "VA_LIBRARY", "VA_SELECTION")
         }
         return cls(
             adapters=_adapter_filter(value["VA_ADAPTERS"]),
             capability=path["VA_CAPABILITY"],
+            counters=path["VA_COUNTERS"],
             fallback=_fallback(value["VA_FALLBACK"]),
             library=path["VA_LIBRARY"],
             ops=_overrides(value["VA_OPS"]),
@@ -110,9 +115,11 @@ def _adapter_filter(text: str) -> AdapterFilter:
                 f"VA_ADAPTERS holds {name!r}, which is no adapter name",
                 hint="write names separated by commas, such as VA_ADAPTERS=cuda,-rocm",
             )
+    allowed = tuple(dict.fromkeys(n for n in names if not n.startswith("-")))
     return AdapterFilter(
-        allowed=frozenset(n for n in names if not n.startswith("-")),
+        allowed=frozenset(allowed),
         denied=frozenset(n[1:] for n in names if n.startswith("-")),
+        order=allowed,
     )
 
 

