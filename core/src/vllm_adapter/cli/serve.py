@@ -42,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.json and not args.dry_run:
         raise InputError("--json needs --dry-run", hint="a server's output is no JSON document")
+    if "--dry-run" in args.flags:
+        raise InputError("--dry-run is ours, and stands before MODEL", hint="see serve --help")
     vllm = find_vllm()
     if vllm is None:
         raise InputError(
