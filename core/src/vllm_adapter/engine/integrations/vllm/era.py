@@ -1,0 +1,72 @@
+"""What differs between vLLM's releases, asked of vLLM's own objects and never of a version."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any, Final
+
+_ASKED: Final = frozenset(
+    ("head_size", "dtype", "kv_cache_dtype", "block_size", "attn_type", "has_sliding_window")
+)
+"""What our attention answers for; whatever else a selector wants is a feature it has not."""
+
+
+def unknown_wishes(wanted: Any) -> list[str]:
+    """Names of the features that an AttentionSelectorConfig asks for beyond those we know.
+
+    It grows nearly every release, so that a feature of a later one counts too.
+    """
+    # upstream: vllm@0.32 v1/attention/selector.py:20
+    return [name for name, value in wanted._asdict().items() if value and name not in _ASKED]
+
+
+def context_lens(common: Any) -> list[int]:
+    """Lengths of a batch's sequences, on the host, from a CommonAttentionMetadata."""
+    on_host = getattr(common, "_seq_lens_cpu", None)  # upstream: vllm@0.31, gone in 0.32
+    if on_host is None:
+        on_host = common.seq_lens
+    found: list[int] = on_host.tolist()
+    return found
+
+
+def window_of(vllm_config: Any) -> int | None:
+    """The sliding window that a model's windowed layers share; None if it is not known."""
+    found = getattr(vllm_config.model_config.hf_text_config, "sliding_window", None)
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def soft_cap_of(vllm_config: Any) -> float:
+    """The soft cap of a model's attention scores; 0.0 is off."""
+    text = vllm_config.model_config.hf_text_config
+    return float(getattr(text, "attn_logit_softcapping", None) or 0.0)
+
+
+def activation_of(vllm_config: Any) -> str:
+    """The name of the activation of a model's gated layers; empty if it has none."""
+    text = vllm_config.model_config.hf_text_config
+    return getattr(text, "hidden_activation", None) or getattr(text, "hidden_act", None) or ""
+
+
+def gated_width(vllm_config: Any) -> int | None:
+    """The width of a gated layer on one device; None where layers differ or have none."""
+    width = getattr(vllm_config.model_config.hf_text_config, "intermediate_size", None)
+    return width // vllm_config.parallel_config.tensor_parallel_size if width else None
+
+
+def has_experts(model_config: Any) -> bool:
+    """Whether a model is a mixture of experts."""
+    return bool(getattr(model_config, "is_moe", False))
+
+
+def registries() -> list[ModuleType]:
+    """The modules that have a CustomOp with a table of replacements of its own."""
+    names = ("vllm.model_executor.custom_op", "vllm.model_executor.hw_agnostic.custom_op")
+    found = []
+    for name in names:
+        try:
+            found.append(importlib.import_module(name))
+        except ModuleNotFoundError as missing:  # hw_agnostic: from 0.28
+            if missing.name is None or not name.startswith(missing.name):
+                raise
+    return found

@@ -1,0 +1,136 @@
+"""Binding for vLLM, whose own kernels stay where no adapter's bind.
+
+Under VA_FALLBACK=warn and allow, vLLM's own kernel is what runs where nothing binds: core's
+portable code is no candidate (it would be slower than what it replaces), unless VA_OPS names
+it. Under `error` what does not bind is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from vllm_adapter.capability import Capability
+from vllm_adapter.engine.integrations.vllm.counters import counted
+from vllm_adapter.engine.ops.bind import Binding, bind
+from vllm_adapter.engine.ops.providers import PROVIDERS
+from vllm_adapter.engine.ops.spec import Facts, Fn, OpCase
+from vllm_adapter.errors import UnsupportedCase
+from vllm_adapter.operators import OPERATORS
+from vllm_adapter.settings import Fallback, Settings
+
+log = logging.getLogger("vllm_adapter.integrations")
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """The adapter that serves vLLM in this process."""
+
+    adapter: str
+    device: str
+    capability: Capability
+    settings: Settings
+    compiler: str | None
+    """Dotted path of a `(graph_module, inputs)` callable, if the adapter gives one."""
+
+
+_in_use: InUse | None = None
+
+
+def use(chosen: InUse | None) -> None:
+    """Sets what serves vLLM in this process."""
+    global _in_use
+    _in_use = chosen
+
+
+def in_use() -> InUse | None:
+    """What serves vLLM in this process; None before `operators.register`."""
+    return _in_use
+
+
+def declares(op: str) -> bool:
+    """Whether an adapter in use declares the operator in any case, or VA_OPS names a provider."""
+    chosen = _in_use
+    if chosen is None or op not in OPERATORS:
+        return False
+    candidates = PROVIDERS.candidates(op, chosen.device, chosen.settings)
+    return any(c.rank != "generic" and c.entry.declares for c in candidates)
+
+
+def strictly(op: str, facts: Facts, owner: object = None) -> Binding:
+    """Binds to an adapter's implementation, whatever the policy.
+
+    Raises:
+        UnsupportedCase: no adapter accepts the case.
+    """
+    chosen = _in_use
+    assert chosen is not None, "asked for only where operators.register has run"
+    settings = dataclasses.replace(chosen.settings, fallback=Fallback.ERROR)
+    return bind(OpCase.of(op, chosen.device, facts), settings, owner=owner)
+
+
+def bound(op: str, facts: Facts) -> Binding | None:
+    """Binds, or says once why vLLM keeps its own and gives None.
+
+    Raises:
+        UnsupportedCase: no adapter accepts the case, and VA_FALLBACK=error.
+    """
+    try:
+        return strictly(op, facts)
+    except UnsupportedCase as refused:
+        left(op, refused)
+        return None
+
+
+def left(op: str, refused: UnsupportedCase) -> None:
+    """Leaves a case to vLLM, or refuses it.
+
+    Raises:
+        UnsupportedCase: `refused`, where VA_FALLBACK=error.
+    """
+    chosen = _in_use
+    if chosen is None or chosen.settings.fallback is Fallback.ERROR:
+        raise refused
+    if (op, refused.message) in _said:
+        return
+    _said.add((op, refused.message))
+    level = logging.WARNING if chosen.settings.fallback is Fallback.WARN else logging.INFO
+    log.log(level, "vLLM keeps its own %s: %s", op, refused.message)
+
+
+_said: Final[set[tuple[str, str]]] = set()
+
+
+def run_of(binding: Binding) -> Fn:
+    """What runs a binding, counted where VA_COUNTERS asks for it."""
+    providers = dict.fromkeys(pick.provider for pick in binding.picks.values())
+    return counted(binding.case.op, "+".join(providers), binding.run)
+
+
+class ByWidth:
+    """An operator whose only size is known when it is called: bound once for each width.
+
+    `find` may be traced: a width is a constant there, and so is the answer.
+    """
+
+    def __init__(self, op: str, **facts: bool) -> None:
+        self.op = op
+        self.facts = facts
+        self._runs: dict[tuple[torch.dtype, int], Fn | None] = {}
+
+    def find(self, dtype: torch.dtype, width: int) -> Fn | None:
+        """What runs this width, or None where vLLM's own does.
+
+        Raises:
+            UnsupportedCase: nothing does, and VA_FALLBACK=error.
+        """
+        key = (dtype, width)
+        if key not in self._runs:
+            name = str(dtype).removeprefix("torch.")
+            found = bound(self.op, {"dtype": name, "hidden": width, **self.facts})
+            self._runs[key] = None if found is None else run_of(found)
+        return self._runs[key]

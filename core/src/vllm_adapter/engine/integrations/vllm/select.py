@@ -1,0 +1,113 @@
+"""Whether our attention serves what vLLM's selector asks for, before a layer is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_adapter.engine.integrations.vllm import era, policy
+from vllm_adapter.engine.ops.spec import Facts
+from vllm_adapter.errors import UnsupportedCase
+
+NAME = "CUSTOM"
+"""The member of vLLM's AttentionBackendEnum that out-of-tree backends have."""
+OPERATORS = ("reshape_and_cache", "paged_attention")
+
+
+def serves(selected: Any, wanted: Any) -> bool:
+    """Whether an adapter binds both operators; if not, the reason is logged once.
+
+    vLLM does not say here which window, soft cap or block size a layer has: they are taken from
+    the model's configuration, and the layer binds again with what it is then given.
+
+    Raises:
+        UnsupportedCase: it does not, and VA_FALLBACK=error.
+    """
+    try:
+        _refuse(selected, wanted)
+        attend = _facts(wanted)
+        for op in OPERATORS:
+            policy.strictly(op, _of(op, attend))
+    except UnsupportedCase as refused:
+        policy.left("attention", refused)
+        return False
+    return True
+
+
+def _refuse(selected: Any, wanted: Any) -> None:
+    hint = "VA_FALLBACK=warn leaves it to vLLM"
+    if selected is not None and selected.name != NAME:
+        raise UnsupportedCase(
+            f"the attention backend {selected.name} was asked for",
+            hint=f"ask for none, or for {NAME}",
+        )
+    if wanted.attn_type != "decoder":
+        raise UnsupportedCase(
+            f"{wanted.attn_type} attention keeps no cache, and paged_attention needs one",
+            hint=hint,
+        )
+    features = era.unknown_wishes(wanted)
+    if features:
+        raise UnsupportedCase(f"paged_attention has no {', '.join(features)}", hint=hint)
+
+
+def _facts(wanted: Any) -> Facts:
+    from vllm.config import get_current_vllm_config
+
+    config = get_current_vllm_config()
+    window = era.window_of(config) if wanted.has_sliding_window else 0
+    if window is None:
+        raise UnsupportedCase(
+            "the model's configuration does not say how long its sliding window is",
+            hint="VA_FALLBACK=warn leaves it to vLLM",
+        )
+    model, parallel = config.model_config, config.parallel_config
+    heads = model.get_num_attention_heads(parallel)
+    return attend_facts(
+        dtype=str(wanted.dtype).removeprefix("torch."),
+        head_size=wanted.head_size,
+        block_size=wanted.block_size or config.cache_config.block_size,
+        gqa_ratio=heads // model.get_num_kv_heads(parallel),
+        window=window,
+        soft_cap=era.soft_cap_of(config),
+        kv_cache_dtype=wanted.kv_cache_dtype,
+    )
+
+
+def attend_facts(
+    *,
+    dtype: str,
+    head_size: int,
+    block_size: int,
+    gqa_ratio: int,
+    window: int,
+    soft_cap: float,
+    kv_cache_dtype: str | None,
+) -> Facts:
+    """The facts of paged_attention, from vLLM's words.
+
+    Raises:
+        UnsupportedCase: a cache of another dtype, whose scales no operator of ours takes.
+    """
+    if kv_cache_dtype not in (None, "auto", dtype):
+        raise UnsupportedCase(
+            f"a KV cache of {kv_cache_dtype} has scales, which paged_attention does not take",
+            hint="use --kv-cache-dtype auto",
+        )
+    return {
+        "dtype": dtype,
+        "head_size": head_size,
+        "block_size": block_size,
+        "gqa_ratio": gqa_ratio,
+        "window": window,
+        "soft_cap": soft_cap,
+        "kv_dtype": "auto",
+    }
+
+
+def write_facts(attend: Facts) -> Facts:
+    """The facts of reshape_and_cache for the same layer."""
+    return {name: attend[name] for name in ("dtype", "head_size", "block_size", "kv_dtype")}
+
+
+def _of(op: str, attend: Facts) -> Facts:
+    return attend if op == "paged_attention" else write_facts(attend)
