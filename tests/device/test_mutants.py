@@ -15,10 +15,13 @@ from zoo import descriptor, failed, first_failure, run_rules, target_of
 
 from vllm_adapter.capability import parse_capability
 from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.rule import NotDeclared
+from vllm_adapter_conformance.suite import registered
 
 pytestmark = pytest.mark.device
 
 K, A = "vllm_adapter_mutants.kernels:", "vllm_adapter_mutants.attention:"
+M = "vllm_adapter_mutants.models:"
 FLOAT32 = {"dtypes": ["float32"]}
 
 
@@ -111,6 +114,38 @@ ZOO = {
         "L2.paged_attention.correct",
         "budget",
     ),
+    "rope_base": (
+        {"rotary_embedding": {"run": f"{M}rope_of_ten_thousand"}},
+        "L3.qwen3.logits",
+        "four times",
+    ),
+    "rope_scale": (
+        {"rotary_embedding": {"run": f"{M}rope_scaled_twice"}},
+        "L3.llama.logits",
+        "four times",
+    ),
+    "scale": (
+        {"paged_attention": {"run": f"{M}scale_of_sixty_four"}},
+        "L3.llama.logits",
+        "four times",
+    ),
+    "wrong_layer": (
+        {"reshape_and_cache": {"run": f"{M}writes_to_the_layer_before"}},
+        "L3.llama.logits",
+        "four times",
+    ),
+    "model_window": (
+        attention("window_ignored", limits={"window": [0, 20]}),
+        "L3.qwen3.logits",
+        "four times",
+    ),
+    "plan_kept": ({"paged_attention": {"plan": f"{A}plan_once"}}, "L3.llama.generate", "row"),
+    "mask": ({"attention": {"run": f"{M}one_text"}}, "L3.bert.hidden", "four times"),
+    "block": (
+        {"silu_and_mul": {"run": f"{K}looks_at_values", "form": "torch"}},
+        "L3.graph.block",
+        "break",
+    ),
     "empty": (dict.fromkeys(("linear", "paged_attention")), "L2.coverage.core", "none"),
 }
 
@@ -151,6 +186,26 @@ def test_an_error_that_leaves_the_device_dead_is_no_refusal(tmp_path, monkeypatc
     monkeypatch.setattr(Bench, "put", put)
     result = first_failure(target, "L2.refusal.direct")
     assert result is not None and "the device to work after" in result.expected
+
+
+def test_a_model_whose_operators_are_not_all_declared_is_not_run(tmp_path):
+    changes = {"gelu": None, "paged_attention": {"limits": {"window": [0]}}}
+    target = target_of("partial", descriptor(changes), tmp_path)
+
+    def absent(rule):
+        found = registered()[rule].cases(target)
+        return {case.id: case.pointer for case in found if isinstance(case, NotDeclared)}
+
+    dtypes = ("float32", "float16", "bfloat16")
+    assert absent("L3.bert.hidden") == dict.fromkeys(dtypes, "/operators/gelu")
+    windows = [f"{dtype}-window" for dtype in dtypes]
+    pointer = "/operators/paged_attention/limits/window"
+    assert absent("L3.qwen3.logits") == dict.fromkeys(windows, pointer)
+    assert absent("L3.qwen3.generate") == absent("L3.graph.block") == {}
+    narrow = descriptor({op: {"dtypes": ["bfloat16"]} for op in descriptor({})["operators"]})
+    target = target_of("narrow", narrow, tmp_path)
+    assert set(absent("L3.llama.generate")) == {"float32"}
+    assert absent("L3.graph.block") == {}
 
 
 CLI = "import sys; from vllm_adapter.cli.main import main; sys.exit(main())"

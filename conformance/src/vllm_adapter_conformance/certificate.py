@@ -18,7 +18,7 @@ from vllm_adapter.settings import VARIABLES
 from vllm_adapter_conformance import claims, mustpass
 from vllm_adapter_conformance.fingerprint import CORE, SUITE, Fingerprint
 from vllm_adapter_conformance.outcome import Result
-from vllm_adapter_conformance.rule import Rule
+from vllm_adapter_conformance.rule import MODELS, Rule
 from vllm_adapter_conformance.suite import Plan
 from vllm_adapter_conformance.target import Target
 
@@ -60,7 +60,7 @@ def build(
         "device": None
         if device is None
         else {"name": _device_name(target), "torch": device.torch, "arch": device.arch},
-        "environment": _environment(target),
+        "environment": _environment(target, level),
         "settings": _settings(),
         "seed": target.seed,
         "coverage": claims.coverage(rules),
@@ -174,9 +174,11 @@ def _device_name(target: Target) -> str:
     return known or target.device.name
 
 
-def _environment(target: Target) -> dict[str, str]:
+def _environment(target: Target, level: str) -> dict[str, str]:
     record, torch = target.record, target.host.torch
     names = [CORE, "pytest", "pytest-xdist", record.distribution]
+    if level >= MODELS:
+        names.append("transformers")
     section = record.manifest.device if record.manifest else None
     if section is not None and section.torch_module:
         names.append(section.torch_module.partition(".")[0].replace("_", "-"))

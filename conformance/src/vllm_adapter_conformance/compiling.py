@@ -13,7 +13,11 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vllm_adapter_conformance.rule import Failure
+
 Fn = Callable[..., Any]
+CLOSE: Final = 8.0
+"""Functionalisation may hand a kernel other strides: a few roundings, where eager is exact."""
 _OVERLOAD: Final = re.compile(r"\bvllm_adapter\.(\w+)\.(\w+)")
 
 
@@ -59,3 +63,18 @@ def dispatched() -> Iterator[list[str]]:
 
     with Names():  # type: ignore[no-untyped-call] # torch's
         yield names
+
+
+def distance(where: str, got: torch.Tensor, want: torch.Tensor) -> float:
+    """The largest difference, in roundings of the largest value.
+
+    Raises:
+        Failure: more than `CLOSE`, or not a number.
+    """
+    largest = float(want.abs().max()) * torch.finfo(want.dtype).eps
+    seen = float((got.double() - want.double()).abs().max()) / largest
+    if not seen <= CLOSE:
+        raise Failure(
+            f"compiled to equal eager in {where}", f"a difference of {seen:.3g} roundings"
+        )
+    return seen

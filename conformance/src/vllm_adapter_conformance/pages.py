@@ -15,6 +15,7 @@ TITLES: Final = {
     "L0": "the package, without torch and without a device",
     "L1": "the runtime: device, memory, copies",
     "L2": "the operators",
+    "L3": "whole models of transformers",
 }
 _INTRODUCTION: Final = """\
 # Conformance rules

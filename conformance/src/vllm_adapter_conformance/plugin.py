@@ -83,7 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         OPTION,
         metavar="NAME",
         help="certify this adapter: pytest --pyargs vllm_adapter_conformance --adapter NAME "
-        "[--level L0|L1|L2] [--device N] [--seed S] [--certificate FILE] [--case ID]",
+        "[--level L0|L1|L2|L3] [--device N] [--seed S] [--certificate FILE] [--case ID]",
     )
 
 
@@ -91,8 +91,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
     if not any(word == OPTION or word.startswith(f"{OPTION}=") for word in args):
         return
+    from vllm_adapter_conformance.rule import LEVELS
+
     group = parser.getgroup("vllm-adapter conformance")
-    group.addoption("--level", choices=("L0", "L1", "L2"), default="L2", help="highest level")
+    group.addoption("--level", choices=LEVELS, default="L2", help="highest level")
     group.addoption("--device", type=int, default=0, metavar="N", help="the device's index")
     group.addoption("--seed", type=int, default=0, metavar="S", help="fixes all random numbers")
     group.addoption("--certificate", metavar="FILE", help="write the certificate here")

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from vllm_adapter_conformance.bench import Bench
     from vllm_adapter_conformance.target import Target
 
-LEVELS: Final = ("L0", "L1", "L2")
+LEVELS: Final = ("L0", "L1", "L2", "L3")
+MODELS: Final = "L3"
+"""From this level on transformers is needed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from vllm_adapter.adapter import Adapter
@@ -13,6 +14,7 @@ from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.registry import find, host_for, located, scan
 from vllm_adapter.settings import Settings
+from vllm_adapter_conformance.rule import MODELS
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,16 @@ def aim(name: str, level: str, *, device: int = 0, seed: int = 0) -> Target:
 
     Raises:
         AdapterError: no such adapter, or the level needs a device and it cannot be used.
-        InputError: as the registry; a device or seed that is not a number from zero up.
+        InputError: as the registry; a device or seed that is not a number from zero up; the level
+            needs transformers, which is not there.
     """
     if device < 0 or seed < 0:
         raise InputError("--device and --seed are numbers from zero up", hint="try --device 0")
+    if level >= MODELS and not find_spec("transformers"):
+        raise InputError(
+            f"{level} runs models of transformers, which is not installed",
+            hint="pip install 'vllm-adapter-conformance[models]', or certify L2",
+        )
     settings = Settings.from_environ()
     records = scan(settings)
     host = host_for(records)

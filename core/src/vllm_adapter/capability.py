@@ -23,6 +23,7 @@ from vllm_adapter.operators import OPERATORS
 
 SCHEMA_NAME: Final = "vllm-adapter/capability"
 SCHEMA_VERSION: Final = (1, 0)
+DEFAULT_BLOCK: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,11 @@ class Kv:
 
     block_multiple: int | None = None
     preferred_block: int | None = None
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block where nobody asks for another size."""
+        return self.preferred_block or DEFAULT_BLOCK
 
 
 @dataclass(frozen=True, slots=True)

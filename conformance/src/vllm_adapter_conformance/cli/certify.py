@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from vllm_adapter_conformance.rule import LEVELS
+
 if TYPE_CHECKING:
     from vllm_adapter_conformance.journal import Event
     from vllm_adapter_conformance.outcome import Result
@@ -19,8 +21,8 @@ example:
   vllm-adapter certify acme --level L1 --device 1
 
 L0 looks at the package, and needs neither torch nor the device; L1 at the runtime; L2 at the
-operators. A level needs all below it. Exit code 0: the level is reached; 1: it is not; 2: the run
-cannot be judged.
+operators; L3 at whole models of transformers. A level needs all below it. Exit code 0: the level
+is reached; 1: it is not; 2: the run cannot be judged.
 """
 FOLDER: Final = Path("certificates")
 
@@ -28,9 +30,7 @@ FOLDER: Final = Path("certificates")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("name", metavar="NAME", help="an installed adapter")
-    parser.add_argument(
-        "--level", choices=("L0", "L1", "L2"), default="L2", help="the level to reach (L2)"
-    )
+    parser.add_argument("--level", choices=LEVELS, default="L2", help="the level to reach (L2)")
     parser.add_argument("--device", type=int, default=0, metavar="N", help="device index (0)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of all samples (0)")
     parser.add_argument(

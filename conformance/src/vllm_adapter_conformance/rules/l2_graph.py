@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vllm_adapter.decision import Reject
 from vllm_adapter.operators import DTYPES
@@ -15,14 +15,9 @@ from vllm_adapter_conformance.op_cases import declared
 from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.target import Target
 
-if TYPE_CHECKING:
-    import torch
-
 CONTEXTS: Final = ((5, 2), (6, 3), (7, 4), (8, 5))
 """Tokens of two sequences after a prefill, then after each decode step."""
 TABLES: Final = [[2, 0], [1, 3]]
-CLOSE: Final = 8.0
-"""Functionalisation may hand a kernel other strides: a few roundings, where eager is exact."""
 
 
 def _cases(target: Target) -> Iterator[Case | NotDeclared]:
@@ -51,7 +46,7 @@ def check(bench: Bench, case: Case) -> Observation:
 
     from vllm_adapter.engine.ops.draw import Draw
     from vllm_adapter.engine.ops.step import make_step
-    from vllm_adapter_conformance.compiling import compiled
+    from vllm_adapter_conformance.compiling import compiled, distance
     from vllm_adapter_conformance.decoder import LAYERS, Decoder
 
     shape = DecoderShape(**case.params)
@@ -74,26 +69,9 @@ def check(bench: Bench, case: Case) -> Observation:
                 pairs = zip(run(x, traced, step), model(x, eager, step), strict=True)
             written = zip(itertools.chain(*traced), itertools.chain(*eager), strict=True)
             where = f"{phase} to {lengths} tokens"
-            worst = max(worst, *(_distance(where, *pair) for pair in (*pairs, *written)))
+            worst = max(worst, *(distance(where, *pair) for pair in (*pairs, *written)))
             if len(graphs.modules) != 1:
                 raise Failure(
                     f"one graph for all {phase} steps", f"{len(graphs.modules)} after {where}"
                 )
     return Observation(note=f"compiled differs from eager by {worst:.3g} roundings")
-
-
-def _distance(where: str, got: torch.Tensor, want: torch.Tensor) -> float:
-    """The largest difference, in roundings of the largest value.
-
-    Raises:
-        Failure: more than `CLOSE`, or not a number.
-    """
-    import torch
-
-    largest = float(want.abs().max()) * torch.finfo(want.dtype).eps
-    seen = float((got.double() - want.double()).abs().max()) / largest
-    if not seen <= CLOSE:
-        raise Failure(
-            f"compiled to equal eager in {where}", f"a difference of {seen:.3g} roundings"
-        )
-    return seen

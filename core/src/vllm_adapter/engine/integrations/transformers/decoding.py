@@ -6,7 +6,7 @@ import inspect
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 from transformers.cache_utils import Cache, DynamicCache
@@ -25,8 +25,7 @@ from vllm_adapter.engine.kv_cache import BlockSize, PagedKVCache
 from vllm_adapter.errors import UnsupportedModel
 from vllm_adapter.settings import Settings
 
-DEFAULT_BLOCK = 16
-FIRST_BLOCKS = 64
+FIRST_BLOCKS: Final = 64
 
 
 @dataclass(eq=False)
@@ -137,7 +136,7 @@ def build(
         kv_heads=shape.kv_heads,
         head_size=shape.head_size,
         element_bytes=dtype.itemsize,
-        block_size=opened.capability.kv.preferred_block or DEFAULT_BLOCK,
+        block_size=opened.capability.kv.block_size,
     )
     kv = PagedKVCache(
         opened.runtime,

@@ -1,0 +1,72 @@
+"""L3: a block of a real model, as transformers calls it, is one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from vllm_adapter.adapter import one_line
+from vllm_adapter.operators import DTYPES
+from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.model_shape import model_case, shape_of
+from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.target import Target
+
+KINDS: Final = ("llama", "qwen3")
+
+
+def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+    """One dtype a model: what traces in one traces in all."""
+    for kind in KINDS if target.capability else ():
+        found = [model_case(target, kind, dtype) for dtype in DTYPES]
+        first = next((case for case in found if isinstance(case, Case)), found[0])
+        if isinstance(first, Case):
+            yield Case(kind, first.params)
+        else:
+            yield NotDeclared(kind, first.pointer, first.reason)
+
+
+@rule(
+    "L3.graph.block",
+    summary="one decoder block of an adapted model compiles to one graph, and equals eager",
+    why="A server compiles whole blocks. What breaks the graph in a model, and not in the "
+    "decoder of L2.graph, is a layer's own: a head norm on views of the merged projection, "
+    "padding, a table that is no tensor. Kernels of `form: torch` must trace without a break, "
+    "and all others are behind their overload.",
+    cases=_cases,
+    needs=("L2.graph",),
+    seconds=180.0,
+)
+def check(bench: Bench, case: Case) -> Observation:
+    """A prefill of unequal rows through the first block, compiled and eager."""
+    import torch
+
+    from vllm_adapter.engine.integrations.transformers.adapt import adapted_of
+    from vllm_adapter.engine.ops.draw import Draw
+    from vllm_adapter_conformance import tiny_models
+    from vllm_adapter_conformance.compiling import compiled, distance
+
+    shape, seed = shape_of(case), bench.target.seed
+    given = tiny_models.padded(seed, left=True)
+    rows, columns = given["input_ids"].shape
+    draw = Draw(seed, "block")
+    x = bench.put(draw.normal(rows, columns, shape.hidden, dtype=getattr(torch, shape.dtype)))
+    with tiny_models.adapted(bench, tiny_models.plain(shape, seed)) as mine:
+        block: Any = mine.model.layers[0]
+        there = {name: tensor.to(bench.device) for name, tensor in given.items()}
+        found = adapted_of(mine)
+        assert found is not None
+        cache, step = found.prepare(there["input_ids"], there["attention_mask"])
+        run, graphs = compiled(lambda hidden, step: block(hidden, va_step=step))
+        try:
+            with torch.no_grad():
+                got, want = run(x, step), block(x, va_step=step)
+            seen = distance("a prefill", got, want)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            raise Failure("one graph", f"a break: {one_line(error)}") from None
+        finally:
+            torch._dynamo.reset()
+        del cache, step
+    if len(graphs.modules) != 1:
+        raise Failure("one graph", f"{len(graphs.modules)}")
+    return Observation(note=f"compiled differs from eager by {seen:.3g} roundings")

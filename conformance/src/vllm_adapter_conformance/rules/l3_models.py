@@ -1,0 +1,86 @@
+"""L3: whole tiny models through the adapter's operators equal transformers on the host."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.model_shape import VOCABULARY, model_cases, shape_of
+from vllm_adapter_conformance.rule import Case, Cases, Failure, Observation, rule
+
+STEPS: Final = 4
+"""Decode steps behind a prefill."""
+_NAMES: Final = {"llama": "Llama", "qwen3": "Qwen3"}
+_MEND: Final = (
+    "Every operator may be right in the cases of L2 and the model still wrong: look for what an "
+    "operator keeps between calls (buffers, tables, a plan of another step), for an argument that "
+    "it takes from elsewhere than its arguments (a scale, a rope table, a cache), and for sizes "
+    "that L2 did not try. The truth is the same model in float64 on the host; the reference is "
+    "plain transformers there in the case's dtype, and ours may be four times as far from the "
+    "truth, as the root of the mean square over all logits."
+)
+
+
+def _cases(kind: str) -> Cases:
+    return lambda target: model_cases(target, kind)
+
+
+def _check_decoder(bench: Bench, case: Case) -> Observation:
+    from vllm_adapter.engine.ops.draw import Draw
+    from vllm_adapter_conformance import tiny_models
+
+    seed, shape = bench.target.seed, shape_of(case)
+    model = tiny_models.plain(shape, seed)
+    given = tiny_models.padded(seed, left=True)
+    more = Draw(seed, "more").integers(3, VOCABULARY, len(tiny_models.LENGTHS), STEPS)
+    with tiny_models.adapted(bench, model) as mine:
+        ours = tiny_models.logits(mine, given, more)
+    reference = tiny_models.logits(model, given, more)
+    truth = tiny_models.logits(model.double(), given, more)
+    return _judged(tiny_models.share(ours, reference, truth), "logits", case, bench)
+
+
+for _kind, _name in _NAMES.items():
+    rule(
+        f"L3.{_kind}.logits",
+        summary=f"logits of a tiny {_name} are as close to the truth as the host's own",
+        why="A prefill of unequal rows and several decode steps, in every dtype that is declared; "
+        "a wrong rope table, scale, window or KV cache shows here. " + _MEND,
+        cases=_cases(_kind),
+        needs=("L2.coverage.core", "L2.kv_cache"),
+        seconds=120.0,
+    )(_check_decoder)
+
+
+@rule(
+    "L3.bert.hidden",
+    summary="hidden states of a tiny BERT are as close to the truth as the host's own",
+    why="Embedding models are encoders: unequal rows are packed, and each must see all of itself "
+    "and nothing of its neighbours. " + _MEND,
+    cases=_cases("bert"),
+    needs=("L2.coverage.core",),
+    seconds=120.0,
+)
+def check_bert(bench: Bench, case: Case) -> Observation:
+    """One batch of unequal rows."""
+    from vllm_adapter_conformance import tiny_models
+
+    seed, shape = bench.target.seed, shape_of(case)
+    model = tiny_models.plain(shape, seed)
+    given = tiny_models.padded(seed, left=False)
+    with tiny_models.adapted(bench, model) as mine:
+        ours = tiny_models.hidden_states(mine, given)
+    reference = tiny_models.hidden_states(model, given)
+    truth = tiny_models.hidden_states(model.double(), given)
+    return _judged(tiny_models.share(ours, reference, truth), "hidden states", case, bench)
+
+
+def _judged(share: float, what: str, case: Case, bench: Bench) -> Observation:
+    if share > 1:
+        raise Failure(
+            f"{what} within four times the reference's own distance from float64",
+            f"{share:.3g} of that",
+            share=share,
+            detail=f"{shape_of(case)}; seed {bench.target.seed}; device {bench.device}",
+        )
+    return Observation(share)
