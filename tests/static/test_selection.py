@@ -7,14 +7,16 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from fake_dist import write_adapter
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_adapter import selection, selection_file
-from vllm_adapter.manifest import DeviceSection, Manifest
+from vllm_adapter.manifest import read_manifest
 from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.selection import PLATFORMS, Selection, choose
 from vllm_adapter.selection_file import shared_selection
@@ -28,16 +30,15 @@ CUDA_BUILD = VllmInstall(Path("/x/vllm"), "vllm", "0.32.0")
 ROCM_BUILD = VllmInstall(Path("/x/vllm"), "vllm", "0.32.0+rocm700")
 
 
+FOLDER = tempfile.TemporaryDirectory()
+MACHINE = {"machine": ["x86_64", "aarch64"]}
+
+
 def adapter(name, kind, *, status=Status.OK, evidence=("seen",), reason="", match=()):
     """A probed record with one device of that torch type; no type means kernels only."""
-    manifest = Manifest(
-        name,
-        "Test",
-        ">=1.0,<2",
-        Path(f"/x/{name}/adapter.json"),
-        DeviceSection(torch_type=kind) if kind else None,
-        match=match,
-    )
+    raw = {"device": {"torch_type": kind}} if kind else {}
+    folder = write_adapter(Path(FOLDER.name, name), name, match=match or [MACHINE], **raw)
+    manifest = read_manifest(folder / f"vllm_adapter_{name}/adapter.json")
     torch = kind if kind in (None, "cpu") else f"{kind}:0"
     devices = (DeviceRecord(0, torch, name),) if kind and status is Status.OK else ()
     return AdapterRecord(
@@ -65,6 +66,7 @@ CPU = adapter("cpu", "cpu", evidence=("machine", "torch"))
 CUDA = adapter("cuda", "cuda", evidence=("pci",))
 ROCM = adapter("rocm", "cuda", match=[{"pci_vendor": "1002"}])
 ACME = adapter("acme", "acme")
+KERNELS = adapter("kernels", None)
 BROKEN = adapter("bad", "bad", status=Status.BROKEN, reason="its table of devices is empty")
 
 
@@ -160,13 +162,12 @@ def test_the_required_device_and_nothing_else():
 
 
 def test_kernels_alone_are_no_device():
-    kernels = adapter("kernels", None)
-    assert why(choose([kernels], settings(), CPU_BUILD), "kernels").startswith("it has kernels")
+    assert why(choose([KERNELS], settings(), CPU_BUILD), "kernels").startswith("it has kernels")
     assert choose([], settings(), CPU_BUILD).reason == "no adapter is installed"
 
 
 @given(
-    st.permutations([CPU, CUDA, ROCM, ACME, BROKEN, adapter("kernels", None)]),
+    st.permutations([CPU, CUDA, ROCM, ACME, BROKEN, KERNELS]),
     st.integers(0, 6),
     st.sampled_from([CPU_BUILD, CUDA_BUILD, ROCM_BUILD, None]),
     st.sampled_from([{}, {"FALLBACK": "allow"}, {"REQUIRE_DEVICE": "cuda"}]),
@@ -195,6 +196,8 @@ def made(monkeypatch):
         count.append(given)
         return choose([CPU], given, None)
 
+    for name in (selection_file.VARIABLE, selection_file.MARK):
+        monkeypatch.setenv(name, "")  # what is set here is taken back
     monkeypatch.setattr(selection, "select", select)
     monkeypatch.setattr(selection_file, "find_vllm", lambda: None)
     return count
@@ -231,6 +234,30 @@ def test_a_file_that_cannot_be_used_is_made_anew_with_a_warning(made, tmp_path, 
     assert warning.endswith("the selection is made anew")
     assert shared_selection(given) == (chosen, ())
     assert len(made) == 1
+
+
+def test_what_an_earlier_tree_left_behind_is_made_anew(made, tmp_path, monkeypatch):
+    given = settings(SELECTION=str(tmp_path / "s.json"))
+    shared_selection(given)
+    monkeypatch.setenv(selection_file.MARK, "")
+    assert shared_selection(given)[1] == ()
+    assert len(made) == 2
+
+
+def test_an_adapter_that_went_away_asks_for_another_choice(made, tmp_path):
+    given = settings(SELECTION=str(tmp_path / "s.json"))
+    shared_selection(given)
+    raw = json.loads((tmp_path / "s.json").read_text())
+    raw["record"]["manifest"] = str(tmp_path / "gone.json")
+    (tmp_path / "s.json").write_text(json.dumps(raw))
+    _, (warning,) = shared_selection(given)
+    assert "gone.json" in warning
+
+
+def test_a_relative_name_is_exported_whole(made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shared_selection(settings(SELECTION="s.json"))
+    assert os.environ["VA_SELECTION"] == str(tmp_path / "s.json")
 
 
 def test_a_file_made_under_other_settings_is_made_anew(made, tmp_path):

@@ -65,7 +65,8 @@ class Selection:
     """The choice. `adapter`, `device`, `torch_type` and `shape` are None where nobody is chosen.
 
     `shape` is "native" where vLLM has a platform of its own for the device, else "generic";
-    `platform` is the dotted class that vLLM shall use, or None: vLLM stays as it is.
+    `platform` is the dotted class that vLLM shall use, or None: vLLM stays as it is. `record` is
+    the chosen adapter as it was probed, so that nobody has to probe it again.
     """
 
     adapter: str | None
@@ -74,6 +75,7 @@ class Selection:
     torch_type: str | None = None
     shape: str | None = None
     platform: str | None = None
+    record: AdapterRecord | None = None
     considered: tuple[Considered, ...] = ()
     settings: Mapping[str, str | None] = field(default_factory=dict)
 
@@ -86,15 +88,21 @@ class Selection:
             "torch_type": self.torch_type,
             "shape": self.shape,
             "platform": self.platform,
+            "record": self.record.to_json() if self.record else None,
             "considered": [one.to_json() for one in self.considered],
             "settings": dict(self.settings),
         }
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Selection:
-        """Builds it; a raw object of another shape raises KeyError or TypeError."""
+        """Builds it; a raw object of another shape raises KeyError, TypeError or ValueError.
+
+        The adapter's manifest is read again: ManifestError if that changed.
+        """
         considered = tuple(Considered.from_json(one) for one in raw["considered"])
-        return cls(**{**raw, "considered": considered, "settings": dict(raw["settings"])})
+        record = AdapterRecord.from_json(raw["record"]) if raw["record"] else None
+        settings = dict(raw["settings"])
+        return cls(**{**raw, "record": record, "considered": considered, "settings": settings})
 
 
 def select(settings: Settings) -> Selection:
@@ -151,6 +159,7 @@ def choose(
         torch_type=_torch_type(won) if won else None,
         shape=shape,
         platform=platform,
+        record=won,
         considered=tuple(
             Considered(
                 record.name,

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from vllm_adapter.engine.device import open_device
+from vllm_adapter.engine.device import open_record
 from vllm_adapter.engine.integrations.vllm import layers, linear, policy
+from vllm_adapter.selection import Selection
 from vllm_adapter.settings import Settings
 
 
-class Chosen(Protocol):
-    """The broker's choice; it calls `register` only where it has chosen an adapter."""
-
-    @property
-    def adapter(self) -> str | None:
-        """Its name."""
-
-
-def register(selection: Chosen) -> None:
+def register(selection: Selection) -> None:
     """Opens the adapter's device in this process and puts its operators into vLLM.
 
     A class of vLLM's is replaced only where the adapter declares the operator behind it. Calling
@@ -27,17 +18,17 @@ def register(selection: Chosen) -> None:
         AdapterError: the device cannot be opened.
         CapabilityError: its descriptor cannot be used.
     """
-    name = selection.adapter
-    assert name is not None, "the broker registers a choice"
+    record = selection.record
+    assert record is not None, "the broker registers a choice"
     current = policy.in_use()
-    if current is not None and current.adapter == name:
+    if current is not None and current.adapter == record.name:
         return
     settings = Settings.from_environ()
-    opened = open_device(name, settings=settings)
+    opened = open_record(record, 0, settings)
     compiler = opened.adapter.call(
         "compiler", device=opened.record.torch, capability=opened.capability
     )
     device = str(opened.device)
-    policy.use(policy.InUse(name, device, opened.capability, settings, compiler))
+    policy.use(policy.InUse(record.name, device, opened.capability, settings, compiler))
     linear.replace()
     layers.replace()
