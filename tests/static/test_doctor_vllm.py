@@ -282,3 +282,15 @@ def test_serve_refuses_where_the_required_device_cannot_be_watched(site):
     )
     assert done.returncode == 2
     assert "[VA5001]" in done.stderr
+
+
+def test_serve_refuses_at_once_what_the_server_would_refuse(site):
+    install_vllm(site.path)
+    words = (*CLI, "serve", "--dry-run", "m")
+    done = site.run(*words, variables=NOBODY | {"VA_REQUIRE_DEVICE": "npu"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "VA_REQUIRE_DEVICE is npu, and no adapter here serves it, and this vLLM" in done.stderr
+    assert site.run(*words, variables=NOBODY | {"VA_REQUIRE_DEVICE": "cpu"}).returncode == 0
+    add_plugin(site, "npu", "def answer():\n    return 'vllm.platforms:CpuPlatform'\n")
+    done = site.run(*words, variables=NOBODY | {"VA_REQUIRE_DEVICE": "npu"})
+    assert done.returncode == 0

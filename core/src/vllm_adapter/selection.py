@@ -135,8 +135,8 @@ def choose(
 ) -> Selection:
     """The choice among probed adapters; pure."""
     build = vllm.build if vllm else None
-    why_not = {record.distribution: _unfit(record, settings, build) for record in records}
-    left = [record for record in records if not why_not[record.distribution]]
+    why_not = {_key(record): _unfit(record, settings, build) for record in records}
+    left = [record for record in records if not why_not[_key(record)]]
     won: AdapterRecord | None = None
     reason = "no installed adapter can serve vLLM here"
     if left:
@@ -166,7 +166,7 @@ def choose(
                 record.distribution,
                 record.version,
                 record.status_text,
-                why_not[record.distribution],
+                why_not[_key(record)],
                 _torch_type(record),
                 record.evidence,
             )
@@ -174,6 +174,14 @@ def choose(
         ),
         settings=settings_that_matter(settings, vllm),
     )
+
+
+_Key = tuple[str, str]
+
+
+def _key(record: AdapterRecord) -> _Key:
+    """Two distributions may have one name, and one distribution several adapters."""
+    return record.name, record.distribution
 
 
 def _torch_type(record: AdapterRecord) -> str | None:
@@ -217,7 +225,7 @@ def _unfit(record: AdapterRecord, settings: Settings, build: str | None) -> str:
 
 def _best(
     left: Sequence[AdapterRecord], settings: Settings, build: str | None
-) -> tuple[AdapterRecord | None, str, dict[str, str]]:
+) -> tuple[AdapterRecord | None, str, dict[_Key, str]]:
     """The winner (None: a tie), the reason, and why each other was not chosen."""
     if len(left) == 1:
         return left[0], _alone(left[0], settings, build), {}
@@ -228,16 +236,14 @@ def _best(
         equal = [r.name for r in left if keys[r.name] == keys[first.name]]
         tie = f"{' and '.join(equal)} are equally good"
         reason = f"{tie}, and nobody says which; decide with VA_ADAPTERS={equal[0]}"
-        return None, reason, {r.distribution: tie for r in left}
+        return None, reason, {_key(r): tie for r in left}
     words = ("it is an accelerator", "there is more evidence for it", "VA_ADAPTERS names it first")
 
     def over(other: AdapterRecord) -> str:
         pairs = zip(words, keys[first.name], keys[other.name], strict=True)
         return next(word for word, ours, theirs in pairs if ours != theirs)
 
-    beaten = {
-        r.distribution: f"{first.name} was chosen: {over(r)}" for r in left if r is not first
-    }
+    beaten = {_key(r): f"{first.name} was chosen: {over(r)}" for r in left if r is not first}
     return first, f"{first.name} was chosen before {second.name}: {over(second)}", beaten
 
 

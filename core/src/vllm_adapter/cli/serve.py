@@ -13,6 +13,7 @@ from vllm_adapter.errors import DeviceRefused, InputError
 if TYPE_CHECKING:
     from vllm_adapter.selection import Selection
     from vllm_adapter.settings import Settings
+    from vllm_adapter.vllm_install import VllmInstall
     from vllm_adapter.vllm_server import Launch
 
 HELP: Final = "start vLLM's server on the adapter that serves this machine"
@@ -53,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings.from_environ()
     start = launch(args.model, args.flags, vllm)
     selection = select(settings)
+    _refuse(settings, selection, vllm)
     notes = [*start.notes, *_notes(settings)]
     if args.json:
         emit_json(_document(start, selection, notes))
@@ -68,6 +70,22 @@ def run(args: argparse.Namespace) -> int:
             f"{start.argv[0]} cannot be started: {error.strerror}",
             hint="check this Python's installation",
         ) from None
+
+
+def _refuse(settings: Settings, selection: Selection, vllm: VllmInstall) -> None:
+    """Refuses at once what the server would refuse after a while: a build for the CPU, and no
+    platform but vLLM's own."""
+    from vllm_adapter.distributions import entry_points
+    from vllm_adapter.vllm_plugin import NAME
+
+    required = settings.require_device
+    if required in (None, "cpu") or selection.platform is not None or vllm.build != "cpu":
+        return
+    if all(point.name == NAME for point in entry_points("vllm.platform_plugins")):
+        raise DeviceRefused(
+            f"{selection.reason}, and this vLLM is a build for the CPU",
+            hint="`vllm-adapter list --probe` says what is wrong with the device's adapter",
+        )
 
 
 def _notes(settings: Settings) -> list[str]:

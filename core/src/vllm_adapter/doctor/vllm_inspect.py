@@ -60,7 +60,7 @@ def compare(vllm: VllmInstall, folder: Path = SNAPSHOTS) -> Comparison:
     drift: list[Drift] = []
     checked = 0
     for owner, methods in snapshot["signatures"].items():
-        found = _signatures(vllm.folder, owner)
+        found = signatures_in(vllm.folder, owner)
         for method, was in methods.items():
             checked += 1
             now, line = found.get(method, (None, None))
@@ -86,7 +86,7 @@ def renew(file: Path, vllm: VllmInstall) -> None:
     old = read_json(file, "the snapshot of signatures")
     signatures: dict[str, dict[str, str | None]] = {}
     for owner, methods in sorted(old["signatures"].items()):
-        found = _signatures(vllm.folder, owner)
+        found = signatures_in(vllm.folder, owner)
         signatures[owner] = {name: found.get(name, (None, 0))[0] for name in sorted(methods)}
     content: dict[str, Any] = {"vllm": vllm.version, "signatures": signatures}
     write_atomic(file, json.dumps(content, indent=2) + "\n")
@@ -111,7 +111,7 @@ def _minor(version: str | None) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _signatures(folder: Path, owner: str) -> Mapping[str, tuple[str, int]]:
+def signatures_in(folder: Path, owner: str) -> Mapping[str, tuple[str, int]]:
     """Name -> signature and line of a class's own functions, or of a module's: `file.py:Class`."""
     path, _, name = owner.partition(":")
     try:
