@@ -52,7 +52,10 @@ def test_a_prompt_longer_than_the_context_is_refused():
         ([MODEL, "--adapter", "cpuu"], "did you mean cpu?"),
         ([MODEL, "--device", "7"], "adapter cpu has no device 7; it has 1"),
         ([MODEL, "--max-new-tokens", "0"], "--max-new-tokens must be at least 1"),
-        ([MODEL, "--temperature", "-1"], "--temperature must not be negative"),
+        ([MODEL, "--temperature", "-1"], "--temperature must be a number"),
+        ([MODEL, "--temperature", "nan"], "--temperature must be a number"),
+        ([MODEL, "--seed", "99999999999999999999"], "--seed must lie between"),
+        ([MODEL, "--prompt", "a\udcffb"], "the prompt is not UTF-8 text"),
         ([MODEL, "--prompt", "  "], "the prompt is empty"),
     ],
 )
@@ -63,6 +66,20 @@ def test_bad_input_is_one_sentence(words, said, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert said in err and "hint: " in err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("VA_REQUIRE_DEVICE", "npu", "asks for npu, and this device is cpu"),
+        ("VA_LIBRARY", "libacme.so", "this release opens no C library"),
+        ("VA_OPS", "rms_norn:torch", "did you mean rms_norm?"),
+    ],
+)
+def test_a_setting_is_never_ignored(variable, value, said, capsys, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    assert main(["run", MODEL, "--prompt", "Hello"]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_folder_that_transformers_cannot_read_is_bad_input(tmp_path, capsys):

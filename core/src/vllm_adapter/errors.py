@@ -12,7 +12,7 @@ VllmAdapterError
 │   ├── OutOfMemory         the device cannot give that much
 │   ├── AllocationFreed     used, or freed again, after free()
 │   └── OutOfBounds         a copy that leaves its allocation
-├── DeviceRefused           vLLM runs on another device than VA_REQUIRE_DEVICE names
+├── DeviceRefused           another device than VA_REQUIRE_DEVICE names
 ├── UnsupportedCase         no implementation accepts an operator's case
 └── UnsupportedModel        a model or generation mode that we refuse
 
@@ -130,6 +130,6 @@ class UnsupportedModel(VllmAdapterError):
 
 
 class DeviceRefused(VllmAdapterError):
-    """vLLM is about to run on another device than the one VA_REQUIRE_DEVICE names."""
+    """Another device than the one that VA_REQUIRE_DEVICE names would be used."""
 
     code = "VA5001"

@@ -26,6 +26,7 @@ from vllm_adapter import __version__
 from vllm_adapter.cli.output import error_line, warn
 from vllm_adapter.distributions import EntryPoint, entry_points
 from vllm_adapter.errors import InputError, VllmAdapterError
+from vllm_adapter.operators import operator
 from vllm_adapter.settings import Settings
 
 GROUP: Final = "vllm_adapter.commands"
@@ -84,7 +85,10 @@ def _dispatch(words: list[str]) -> int:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     module.add_arguments(parser)
     args = parser.parse_args(words[at + 1 :])
-    for sentence in Settings.from_environ().warnings():
+    settings = Settings.from_environ()
+    for op in settings.ops:
+        operator(op)
+    for sentence in settings.warnings():
         warn(sentence)
     return int(module.run(args))
 

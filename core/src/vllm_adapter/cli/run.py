@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import os
 import sys
 import time
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the answer on stdout, and who ran what on stderr."""
-    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    prompt = _prompt(args.prompt)
     _check(args, prompt)
     _set_up_transformers()
     from vllm_adapter.engine.device import open_device
@@ -107,13 +108,25 @@ def _set_up_transformers() -> None:
         os.environ.setdefault("TQDM_DISABLE", "1")
 
 
+def _prompt(word: str) -> str:
+    """The prompt itself, or what stdin holds for "-"."""
+    try:
+        text = sys.stdin.read() if word == "-" else word
+        text.encode()
+    except UnicodeError:
+        raise InputError("the prompt is not UTF-8 text", hint="give a text") from None
+    return text
+
+
 def _check(args: argparse.Namespace, prompt: str) -> None:
     if not prompt.strip():
         raise InputError("the prompt is empty", hint='give a text: --prompt "Hello"')
     if args.max_new_tokens < 1:
         raise InputError("--max-new-tokens must be at least 1", hint="leave it out for 64")
-    if args.temperature < 0:
-        raise InputError("--temperature must not be negative", hint="0 is greedy")
+    if not 0 <= args.temperature < math.inf:
+        raise InputError("--temperature must be a number that is not negative", hint="0 is greedy")
+    if not 0 <= args.seed < 2**63:
+        raise InputError("--seed must lie between 0 and 2^63 - 1", hint="leave it out for 0")
     for package, extra in (("torch", "torch"), ("transformers", "transformers")):
         if importlib.util.find_spec(package) is None:
             raise InputError(

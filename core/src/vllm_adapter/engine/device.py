@@ -11,7 +11,7 @@ from vllm_adapter.adapter import Adapter
 from vllm_adapter.capability import Capability
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.runtime import FrameworkRuntime, RuntimeAdapter
-from vllm_adapter.errors import AdapterError, NoSuchDevice
+from vllm_adapter.errors import AdapterError, DeviceRefused, NoSuchDevice
 from vllm_adapter.records import AdapterRecord, DeviceRecord
 from vllm_adapter.registry import find
 from vllm_adapter.settings import Settings
@@ -49,6 +49,7 @@ def open_record(record: AdapterRecord, index: int, settings: Settings) -> OpenDe
             f"adapter {record.name} has no device {index}; it has {len(record.devices)}",
             hint="`vllm-adapter list --probe` shows the devices of each adapter",
         )
+    _heed(settings, torch.device(found.torch).type)
     capability = adapter.capability(found, settings)
     runtime = _open_runtime(adapter, found, capability)
     PROVIDERS.use(
@@ -58,6 +59,21 @@ def open_record(record: AdapterRecord, index: int, settings: Settings) -> OpenDe
         extra=adapter.call("implementations") or (),
     )
     return OpenDevice(adapter, found, capability, runtime, torch.device(found.torch))
+
+
+def _heed(settings: Settings, torch_type: str) -> None:
+    """Refuses what the settings forbid, or ask for in vain."""
+    if settings.require_device and settings.require_device != torch_type:
+        raise DeviceRefused(
+            f"VA_REQUIRE_DEVICE asks for {settings.require_device}, and this device is "
+            f"{torch_type}",
+            hint="name an adapter of that device, or unset VA_REQUIRE_DEVICE",
+        )
+    if settings.library is not None:
+        raise AdapterError(
+            f"VA_LIBRARY names {settings.library}, and this release opens no C library",
+            hint="unset VA_LIBRARY; `vllm-adapter list --probe` shows what can be opened",
+        )
 
 
 def _open_runtime(
