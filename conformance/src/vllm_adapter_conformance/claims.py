@@ -130,4 +130,6 @@ def _reservations(document: Document) -> str:
 def is_stand_in(document: Document) -> bool:
     """Whether the CPU ran the cases of an adapter that is not for CPUs."""
     device = document["device"]
-    return bool(device) and device["torch"] == "cpu" and "cpu" not in document["adapter"]["name"]
+    return (
+        bool(device) and device.get("torch") == "cpu" and "cpu" not in document["adapter"]["name"]
+    )

@@ -21,6 +21,7 @@ from vllm_adapter_conformance.journal import Event, Reader, of
 from vllm_adapter_conformance.outcome import Result, ended
 
 POLL_S: Final = 0.1
+STOP_S: Final = 5.0
 GOOD_CODES: Final = (0, 1)
 """pytest's own: all passed, some failed. Any other is no verdict on the adapter."""
 _TAIL: Final = 20
@@ -93,9 +94,7 @@ def run_suite(order: Order, follow: Callable[[Event], None]) -> Run:
                     _pass_on(reader, follow)
                     time.sleep(POLL_S)
             finally:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+                _stop(child)
         _pass_on(reader, follow)
         sentences = [str(event["sentence"]) for event in of(reader.events, "error")]
         # A defect that ends pytest early also has exit code 1: only a plan and, where one is asked
@@ -107,6 +106,16 @@ def run_suite(order: Order, follow: Callable[[Event], None]) -> Run:
         if order.certificate is not None:
             write(order.certificate, json.loads(certificate.read_text(encoding="utf-8")))
         return Run(reader.events)
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """Ends the run and its workers; asked first, so that it takes its temporary files along."""
+    for number, seconds in ((signal.SIGINT, STOP_S), (signal.SIGKILL, None)):
+        if child.poll() is None or number is signal.SIGKILL:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(seconds)
 
 
 def _command(folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vllm_adapter.cli.output import clean
 from vllm_adapter_conformance.outcome import BLOCKED, Result
 
 
@@ -17,4 +18,4 @@ def failure_lines(result: Result) -> list[str]:
     if result.waiver:
         lines.append(f"  waived    {result.waiver['issue']} until {result.waiver['expires']}")
     lines.append(f"  page      vllm-adapter explain {rule}")
-    return lines
+    return [clean(line) for line in lines]  # a kernel's own words may hold escape codes
