@@ -30,7 +30,7 @@ def provide() -> None:
     """Registers both with vLLM, once a process."""
     from vllm import ir
 
-    if not any(policy.declares(op) for op in OPERATORS):
+    if not any(policy.concerns(op) for op in OPERATORS):
         return
     if PROVIDER not in ir.ops.rms_norm.impls:
         ir.ops.rms_norm.register_impl(PROVIDER, supports_args=_serves_norm)(_run_norm)

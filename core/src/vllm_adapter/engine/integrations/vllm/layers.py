@@ -43,15 +43,15 @@ _ACTIVATIONS: Final[tuple[tuple[str, str, Find], ...]] = (
 
 
 def replace() -> None:
-    """Has vLLM make our classes, for each operator that an adapter declares."""
+    """Has vLLM make our classes, for each operator that the policy concerns."""
     for registry in era.registries():
         package = registry.__name__.rpartition(".")[0]
         activation = importlib.import_module(f"{package}.layers.activation")
         for op, name, find in _ACTIVATIONS:
             base = getattr(activation, name, None)
-            if base is not None and policy.declares(op):
+            if base is not None and policy.concerns(op):
                 put(registry, "CustomOp", base, _activation(registry, base, find))
-    if policy.declares("rotary_embedding"):
+    if policy.concerns("rotary_embedding"):
         custom_op = importlib.import_module("vllm.model_executor.custom_op")
         for base in _rotary_classes():
             put(custom_op, "CustomOp", base, _rotary(custom_op, base))

@@ -47,8 +47,8 @@ class PortableLinearMethod(theirs.UnquantizedLinearMethod):
 
 
 def replace() -> None:
-    """Has vLLM make our layers, if an adapter declares `linear`."""
-    if not policy.declares("linear"):
+    """Has vLLM make our layers, if the policy concerns `linear`."""
+    if not policy.concerns("linear"):
         return
     for base in CLASSES:
         put(custom_op, "PluggableLayer", base, subclass(base, {"__init__": _init_of(base)}))

@@ -8,6 +8,7 @@ it. Under `error` what does not bind is refused.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from dataclasses import dataclass
 from typing import Final
@@ -52,11 +53,17 @@ def in_use() -> InUse | None:
     return _in_use
 
 
-def declares(op: str) -> bool:
-    """Whether an adapter in use declares the operator in any case, or VA_OPS names a provider."""
+def concerns(op: str) -> bool:
+    """Whether what vLLM has for an operator is replaced.
+
+    It is where an adapter declares the operator in any case, where VA_OPS names a provider, and
+    under VA_FALLBACK=error, which refuses what does not bind.
+    """
     chosen = _in_use
     if chosen is None or op not in OPERATORS:
         return False
+    if chosen.settings.fallback is Fallback.ERROR:
+        return True
     candidates = PROVIDERS.candidates(op, chosen.device, chosen.settings)
     return any(c.rank != "generic" and c.entry.declares for c in candidates)
 
@@ -114,13 +121,12 @@ def run_of(binding: Binding) -> Fn:
 class ByWidth:
     """An operator whose only size is known when it is called: bound once for each width.
 
-    `find` may be traced: a width is a constant there, and so is the answer.
+    `find` may be traced: the width, hence who runs it, is a constant of the graph.
     """
 
     def __init__(self, op: str, **facts: bool) -> None:
         self.op = op
-        self.facts = facts
-        self._runs: dict[tuple[torch.dtype, int], Fn | None] = {}
+        self._facts = tuple(facts.items())
 
     def find(self, dtype: torch.dtype, width: int) -> Fn | None:
         """What runs this width, or None where vLLM's own does.
@@ -128,9 +134,30 @@ class ByWidth:
         Raises:
             UnsupportedCase: nothing does, and VA_FALLBACK=error.
         """
-        key = (dtype, width)
-        if key not in self._runs:
-            name = str(dtype).removeprefix("torch.")
-            found = bound(self.op, {"dtype": name, "hidden": width, **self.facts})
-            self._runs[key] = None if found is None else run_of(found)
-        return self._runs[key]
+        name = _settled(self.op, self._facts, dtype, width)
+        found: Fn | None = getattr(_by_width, name)
+        return found
+
+
+class _ByWidth:
+    """What runs each width, as attributes: dynamo copies a dict, and reads those as they are."""
+
+
+_by_width: Final = _ByWidth()
+
+
+@torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator] # torch's
+def _settled(op: str, facts: tuple[tuple[str, bool], ...], dtype: torch.dtype, width: int) -> str:
+    """The name of a width's attribute. Dynamo calls this, and does not trace it."""
+    return _bind_width(op, facts, dtype, width)
+
+
+@functools.cache
+def _bind_width(
+    op: str, facts: tuple[tuple[str, bool], ...], dtype: torch.dtype, width: int
+) -> str:
+    dtype_name = str(dtype).removeprefix("torch.")
+    name = "_".join((op, *(f"{fact}_{value}" for fact, value in facts), dtype_name, str(width)))
+    found = bound(op, {"dtype": dtype_name, "hidden": width, **dict(facts)})
+    setattr(_by_width, name, None if found is None else run_of(found))
+    return name
