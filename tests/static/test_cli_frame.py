@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 import types
+import warnings
 
 import pytest
 
 from vllm_adapter.cli import main as frame
 from vllm_adapter.cli import output
-from vllm_adapter.errors import AdapterError
+from vllm_adapter.errors import AdapterError, NewerFormat
 
 pytestmark = pytest.mark.static
 
@@ -190,7 +191,7 @@ def test_only_the_chosen_command_is_imported():
         "print(sorted(m for m in sys.modules if m.startswith('vllm_adapter.cli.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    names = ["explain", "main", "output"]
+    names = ["explain", "main", "output", "streams"]
     assert done.stdout.splitlines()[-1] == str([f"vllm_adapter.cli.{n}" for n in names])
 
 
@@ -262,3 +263,59 @@ def test_progress_elsewhere_is_silent_or_sparse(monkeypatch):
         for name in "abcd":
             progress.step(name)
     assert stream.getvalue() == "L2 2/4 b\nL2 4/4 d\n"
+
+
+def test_closed_streams_are_no_error():
+    code = (
+        "import os, sys; os.execv(sys.executable, [sys.executable, '-m', 'vllm_adapter.cli', *W])"
+    )
+    for close in ("1", "0); os.close(1", "2"):
+        source = f"import os; os.close({close}); W = ['explain', 'VA0001']; {code}"
+        done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_said():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "vllm_adapter.cli", "explain", "VA0001"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the output cannot be written: No space left")
+
+
+def test_an_oserror_of_a_command_is_not_blamed_on_the_output(only):
+    only(lambda args: open("/nonexistent/x"))
+    with pytest.raises(FileNotFoundError):
+        frame.main(["fake"])
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["validate", ""], "PATH"),
+        (["validate", "a", ""], "PATH"),
+        (["explain", ""], "KEY"),
+        (["explain", "cpu", "--diff", ""], "--diff"),
+        (["new", "Acme", "--output", ""], "--output"),
+        (["run", "", "--prompt", "x"], "MODEL"),
+    ],
+)
+def test_an_empty_argument_is_no_folder(words, name, capsys):
+    assert frame.main(words) == 2
+    assert f"the argument {name} is empty" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("default::vllm_adapter.errors.NewerFormat")
+def test_a_newer_file_is_said_in_one_sentence_once(only, capsys):
+    def action(args):
+        for line in (1, 2):
+            warnings.warn_explicit("a.json is newer", NewerFormat, "x.py", line)
+
+    only(action)
+    assert frame.main(["fake"]) == 0
+    assert capsys.readouterr().err == "warning: a.json is newer\n"

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from vllm_adapter.capability_check import UNIT_DTYPES, Checker, Fault, escaped
 from vllm_adapter.decision import OperatorEntry
-from vllm_adapter.errors import CapabilityError
+from vllm_adapter.errors import CapabilityError, NewerFormat
 from vllm_adapter.files import read_json, schema_version, shown
 from vllm_adapter.operators import OPERATORS
 
@@ -286,7 +286,9 @@ def _is_newer_minor(tag: Any, origin: str) -> bool:
         )
     if version > SCHEMA_VERSION:
         warnings.warn(
-            f"{origin} has {tag}, newer than {ours}: new fields are ignored", stacklevel=5
+            f"{origin} has {tag}, newer than {ours}: new fields are ignored",
+            NewerFormat,
+            stacklevel=5,
         )
     return version > SCHEMA_VERSION
 

@@ -25,6 +25,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 
+class NewerFormat(UserWarning):
+    """A file is of a newer minor version than this release: what is new in it is ignored."""
+
+
 class VllmAdapterError(RuntimeError):
     """Base of all. `str()` is one sentence about what was seen, then the next step.
 

@@ -39,10 +39,13 @@ def read_json(path: Path, what: str, error: type[InputError] = InputError) -> An
     all but the last would be lost.
 
     Raises:
-        error: missing, a folder, unreadable, not UTF-8, not JSON, or nested too deeply.
+        error: missing, a folder, a pipe, unreadable, not UTF-8, not JSON, or nested too deeply.
     """
     hint = f"give the path of {what}, a JSON file"
     try:
+        # Opening a pipe would wait for somebody to write to it.
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise error(f"cannot read {what} {path}: it is not a regular file", hint=hint)
         text = path.read_text(encoding="utf-8-sig")
     except OSError as problem:
         raise error(

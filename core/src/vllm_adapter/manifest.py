@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.errors import ManifestError
+from vllm_adapter.errors import ManifestError, NewerFormat
 from vllm_adapter.files import read_json, schema_version, shown
 
 SCHEMA_NAME: Final = "vllm-adapter/manifest"
@@ -23,8 +23,12 @@ API_VERSION: Final = (1, 0)
 """The plug-in interface of this core, that a manifest's `api` range is held against."""
 
 RESERVED_NAMES: Final = frozenset(
-    {"core", "op", "overloads", "default", "out", "selected", "torch"} | set(keyword.kwlist)
+    {"core", "conformance", "schemas", "template"}
+    | {"op", "overloads", "default", "out", "selected", "torch"}
+    | set(keyword.kwlist)
 )
+MAX_NAME: Final = 64
+"""Characters of an adapter's name: it becomes the name of files and of overloads."""
 MATCH_KEYS: Final = (
     "pci_vendor",
     "pci_device",
@@ -92,6 +96,7 @@ def read_manifest(path: Path) -> Manifest:
     if is_newer_minor(raw["schema"]):
         warnings.warn(
             f"{path} has schema {raw['schema']}, newer than this release: new fields are ignored",
+            NewerFormat,
             stacklevel=2,
         )
     device = raw.get("device")
@@ -146,8 +151,10 @@ def check_name(name: Any) -> str | None:
     """Why a string cannot name an adapter (it becomes an overload's name), or None."""
     if not isinstance(name, str) or not NAME.match(name):
         return f"is {shown(name)}; a name is lower-case letters, digits and _, a letter first"
+    if len(name) > MAX_NAME:
+        return f"is {shown(name)}; a name has at most {MAX_NAME} characters, and not {len(name)}"
     if name in RESERVED_NAMES:
-        return f"is {name!r}, a name that Python or torch keeps for itself"
+        return f"is {name!r}, a name that Python, torch or vllm-adapter keeps for itself"
     return None
 
 

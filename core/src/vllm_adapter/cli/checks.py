@@ -153,6 +153,7 @@ def _expected(error: Any) -> str:
         "minItems": "a list of at least {}",
         "maxItems": "a list of at most {}",
         "minLength": "text of at least {} character",
+        "maxLength": "text of at most {} characters",
         "minProperties": "an object with at least {} key",
     }
     if error.validator in bounds:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from vllm_adapter import __version__
+from vllm_adapter.cli import streams
 from vllm_adapter.cli.output import error_line, warn
 from vllm_adapter.distributions import EntryPoint, entry_points
 from vllm_adapter.errors import InputError, VllmAdapterError
@@ -44,10 +44,11 @@ PIPE_CLOSED: Final = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line (default `sys.argv[1:]`); gives the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    _print_anything()
+    streams.prepare()
     debug = "--debug" in words
     try:
-        code = _dispatch(words)
+        with streams.warnings_as_sentences():
+            code = _dispatch(words)
         sys.stdout.flush()
     except VllmAdapterError as error:
         if debug:
@@ -57,9 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes stdout once more at exit, which would print a traceback.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.drop_stdout()
         return PIPE_CLOSED
+    except OSError as error:
+        if not streams.stdout_fails(error):
+            raise
+        streams.drop_stdout()
+        hint = "make room, or send the output somewhere else"
+        error_line(f"the output cannot be written: {error.strerror}", InputError.code, hint)
+        return 2
     return code
 
 
@@ -85,6 +92,7 @@ def _dispatch(words: list[str]) -> int:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     module.add_arguments(parser)
     args = parser.parse_args(words[at + 1 :])
+    parser.refuse_empty(args)
     settings = Settings.from_environ()
     for op in settings.ops:
         operator(op)
@@ -157,10 +165,11 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(message, hint=f"see {self.prog} --help")
 
-
-def _print_anything() -> None:
-    """A name that the terminal's encoding lacks is printed escaped, and never an error."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
+    def refuse_empty(self, args: argparse.Namespace) -> None:
+        """An empty text would be read as the present folder; what is passed on is let be."""
+        for action in self._actions:
+            value = getattr(args, action.dest, None)
+            texts = value if isinstance(value, list) else [value]
+            if "" in texts and action.nargs != argparse.REMAINDER:
+                name = action.option_strings[-1] if action.option_strings else action.metavar
+                self.error(f"the argument {name} is empty")

@@ -12,7 +12,7 @@ from typing import Any, Final
 from vllm_adapter.cli.output import clean, emit_json
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import shown
-from vllm_adapter.manifest import check_name
+from vllm_adapter.manifest import RESERVED_NAMES, check_name
 
 HELP: Final = "write a new adapter project: manifest, descriptor and kernels"
 EXAMPLE: Final = """\
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Writes the whole project or nothing, and never into a folder that is there; 0."""
     answers = _answers(args.vendor, args.kind)
     name = str(answers["__name"])
+    _refuse_taken(name, str(answers["__project"]))
     project = Path(args.output) / str(answers["__project"])
     if os.path.lexists(project):
         raise InputError(
@@ -105,6 +106,26 @@ def _answers(vendor: str, kind: str) -> dict[str, Any]:
             "`vendor` can be changed afterwards",
         )
     return answers
+
+
+def _refuse_taken(name: str, project: str) -> None:
+    """A second adapter of one name, or distribution of one name, would replace the first."""
+    from vllm_adapter.registry import scan
+    from vllm_adapter.settings import Settings
+
+    reserved = {f"vllm-adapter-{word}" for word in RESERVED_NAMES}
+    taken = next(
+        (r for r in scan(Settings()) if name == r.name or project == r.distribution), None
+    )
+    if taken is None and project not in reserved:
+        return
+    why = f"{taken.distribution} is installed" if taken else "the name is vllm-adapter's own"
+    raise InputError(
+        f"the project would be {project}, with an adapter {name}, and {why}",
+        hint=f"choose another vendor, or `pip uninstall {taken.distribution}` first"
+        if taken
+        else "choose another vendor",
+    )
 
 
 def _write(answers: dict[str, Any], project: Path) -> list[str]:

@@ -10,7 +10,8 @@ import sys
 
 VENDOR = {{ '%r' | format(cookiecutter.vendor) }}
 NAME = {{ '%r' | format(cookiecutter.__name) }}
-RESERVED = {"core", "op", "overloads", "default", "out", "selected", "torch"}
+RESERVED = {"core", "conformance", "schemas", "template"}
+RESERVED |= {"op", "overloads", "default", "out", "selected", "torch"}
 ANSWERS = [
     (
         "torch_type",
@@ -46,8 +47,10 @@ def fault():
     made = f"the adapter's name, made of the vendor {VENDOR!r}, is {NAME!r}"
     if not re.fullmatch(r"[a-z][a-z0-9_]*", NAME):
         return f"{made}; a name is lower-case letters, digits and _, a letter first"
+    if len(NAME) > 64:
+        return f"{made[:160]}...; a name has at most 64 characters, and not {len(NAME)}"
     if keyword.iskeyword(NAME) or NAME in RESERVED:
-        return f"{made}, a name that Python or torch keeps for itself"
+        return f"{made}, a name that Python, torch or vllm-adapter keeps for itself"
     for key, answer, pattern, rule in ANSWERS:
         if not re.fullmatch(pattern, answer, re.ASCII):
             return f"the {key} is {answer!r}; {rule}"
