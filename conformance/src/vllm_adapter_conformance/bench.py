@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from vllm_adapter.errors import AdapterError
@@ -15,13 +17,16 @@ if TYPE_CHECKING:
     from vllm_adapter.engine.device import OpenDevice
     from vllm_adapter.engine.ops.bind import Binding
     from vllm_adapter.engine.runtime import RuntimeAdapter
+    from vllm_adapter_conformance.serving.runs import Runs
 
 
 class Bench:
     """Gives checks the adapter's opened device. The policy is `error`, whatever VA_FALLBACK is."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, scratch: Path | None = None) -> None:
+        """`scratch` keeps the results of vLLM's engines for the workers of one run."""
         self.target = target
+        self._scratch = scratch
         self.settings = Settings(fallback=Fallback.ERROR)
 
     @cached_property
@@ -35,6 +40,16 @@ class Bench:
                 hint="levels above L0 need the device: run on a machine that has it",
             )
         return open_record(self.target.record, self.target.device.index, Settings.from_environ())
+
+    @cached_property
+    def serving(self) -> Runs:
+        """Real vLLM, plain and with the adapter; engines start at the first use."""
+        from vllm_adapter_conformance.serving.runs import Runs
+
+        if self._scratch is None:
+            self._own_scratch = TemporaryDirectory(prefix="vllm-adapter-")
+            self._scratch = Path(self._own_scratch.name)
+        return Runs(self.target, self._scratch / "serving")
 
     @property
     def runtime(self) -> RuntimeAdapter:

@@ -15,10 +15,11 @@ from typing import Any
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import write_atomic
 from vllm_adapter.settings import VARIABLES
+from vllm_adapter.vllm_install import DISTRIBUTIONS
 from vllm_adapter_conformance import claims, mustpass
 from vllm_adapter_conformance.fingerprint import CORE, SUITE, Fingerprint
 from vllm_adapter_conformance.outcome import Result
-from vllm_adapter_conformance.rule import MODELS, Rule
+from vllm_adapter_conformance.rule import MODELS, SERVING, Counters, Rule
 from vllm_adapter_conformance.suite import Plan
 from vllm_adapter_conformance.target import Target
 
@@ -67,6 +68,9 @@ def build(
         "counts": claims.counts(rules),
         "rules": rules,
     }
+    counters = _counters(results)
+    if counters:
+        document["counters"] = counters
     document["badge"] = claims.badge(document)
     document["headline"] = claims.headline(document)
     document["digest"] = digest(document)
@@ -156,6 +160,15 @@ def _pointer(pointer: str | None) -> str | None:
     return pointer if pointer is not None and pointer[:1] in ("", "/") else None
 
 
+def _counters(results: Mapping[str, Result]) -> dict[str, Counters]:
+    """Calls by the item that counted them."""
+    return {
+        id: result.counters
+        for id, result in sorted(results.items())
+        if result.counters is not None
+    }
+
+
 def _host(target: Target) -> dict[str, Any]:
     host = target.host
     return {
@@ -179,6 +192,8 @@ def _environment(target: Target, level: str) -> dict[str, str]:
     names = [CORE, "pytest", "pytest-xdist", record.distribution]
     if level >= MODELS:
         names.append("transformers")
+    if level >= SERVING:
+        names += DISTRIBUTIONS
     section = record.manifest.device if record.manifest else None
     if section is not None and section.torch_module:
         names.append(section.torch_module.partition(".")[0].replace("_", "-"))

@@ -100,6 +100,7 @@ class Controller:
             "level": self.config.option.level,
             "only": list(self.config.option.case),
             "journal": str(self._journal.path),
+            "scratch": self._folder.name,
         }
 
     @pytest.hookimpl(optionalhook=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from vllm_adapter_conformance.journal import Event, of
-from vllm_adapter_conformance.rule import Failure, Observation, Rule
+from vllm_adapter_conformance.rule import Counters, Failure, Observation, Rule
 from vllm_adapter_conformance.suite import Item, Plan
 from vllm_adapter_conformance.waivers import Waiver, find
 
@@ -34,6 +34,7 @@ class Result:
     note: str = ""
     blocked_by: str | None = None
     waiver: Mapping[str, Any] | None = None
+    counters: Counters | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As the journal's event `end` holds it."""
@@ -68,7 +69,7 @@ def passed(item: Item, seen: Observation | None, seconds: float, waiver: Waiver 
             seen="it passes",
             detail="The suite's waiver has to go: it would hide the next failure.",
         )
-    return Result(item.id, PASS, seconds, seen.share, note=seen.note)
+    return Result(item.id, PASS, seconds, seen.share, note=seen.note, counters=seen.counters)
 
 
 def failed(

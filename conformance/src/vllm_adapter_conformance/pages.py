@@ -16,6 +16,7 @@ TITLES: Final = {
     "L1": "the runtime: device, memory, copies",
     "L2": "the operators",
     "L3": "whole models of transformers",
+    "L4": "real vLLM on the adapter, against plain vLLM",
 }
 _INTRODUCTION: Final = """\
 # Conformance rules

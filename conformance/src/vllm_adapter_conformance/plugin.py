@@ -83,7 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         OPTION,
         metavar="NAME",
         help="certify this adapter: pytest --pyargs vllm_adapter_conformance --adapter NAME "
-        "[--level L0|L1|L2|L3] [--device N] [--seed S] [--certificate FILE] [--case ID]",
+        "[--level L0|L1|L2|L3|L4] [--device N] [--seed S] [--certificate FILE] [--case ID]",
     )
 
 

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from vllm_adapter_conformance.bench import Bench
     from vllm_adapter_conformance.target import Target
 
-LEVELS: Final = ("L0", "L1", "L2", "L3")
+LEVELS: Final = ("L0", "L1", "L2", "L3", "L4")
 MODELS: Final = "L3"
 """From this level on transformers is needed."""
+SERVING: Final = "L4"
+"""From this level on vLLM is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,19 @@ class NotDeclared:
     reason: str
 
 
+Counters = Mapping[str, Mapping[str, Mapping[str, int]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a passed check saw. `share`: the largest error, as a share of the budget."""
+    """What a passed check saw. `share`: the largest error, as a share of the budget.
+
+    `counters`: calls of operators in vLLM's processes, by process, operator and provider.
+    """
 
     share: float | None = None
     note: str = ""
+    counters: Counters | None = None
 
 
 class Failure(Exception):

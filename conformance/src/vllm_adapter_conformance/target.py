@@ -14,7 +14,8 @@ from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.registry import find, host_for, located, scan
 from vllm_adapter.settings import Settings
-from vllm_adapter_conformance.rule import MODELS
+from vllm_adapter_conformance.rule import MODELS, SERVING
+from vllm_adapter_conformance.serving.installed import need_platform, need_vllm
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def aim(name: str, level: str, *, device: int = 0, seed: int = 0) -> Target:
     Raises:
         AdapterError: no such adapter, or the level needs a device and it cannot be used.
         InputError: as the registry; a device or seed that is not a number from zero up; the level
-            needs transformers, which is not there.
+            needs transformers or vLLM, which is not there, or not of the tested version; vLLM has
+            no platform for the device.
     """
     if device < 0 or seed < 0:
         raise InputError("--device and --seed are numbers from zero up", hint="try --device 0")
@@ -69,11 +71,15 @@ def aim(name: str, level: str, *, device: int = 0, seed: int = 0) -> Target:
             f"{level} runs models of transformers, which is not installed",
             hint="pip install 'vllm-adapter-conformance[models]', or certify L2",
         )
+    if level >= SERVING:
+        need_vllm()
     settings = Settings.from_environ()
     records = scan(settings)
     host = host_for(records)
     if level != "L0":
         record = find(name, settings, host)
+        if level >= SERVING:
+            need_platform(record, level)
         return _with_device(record, host, device, seed)
     found = next((r for r in located(records, host) if r.name == name), None)
     if found is None:

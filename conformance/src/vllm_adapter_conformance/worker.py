@@ -40,7 +40,7 @@ class Worker:
         os.environ["VA_FALLBACK"] = "error"  # also for direct calls, which read the environment
         self.target = Target.from_json(order["target"])
         self.plan = make_plan(self.target, order["level"], only=order["only"])
-        self.bench = Bench(self.target)
+        self.bench = Bench(self.target, Path(order["scratch"]))
         path = Path(order["journal"])
         self._journal, self._reader = Journal(path), Reader(path)
         self._waivers = waivers.shipped()

@@ -21,8 +21,8 @@ example:
   vllm-adapter certify acme --level L1 --device 1
 
 L0 looks at the package, and needs neither torch nor the device; L1 at the runtime; L2 at the
-operators; L3 at whole models of transformers. A level needs all below it. Exit code 0: the level
-is reached; 1: it is not; 2: the run cannot be judged.
+operators; L3 at whole models of transformers; L4 at real vLLM. A level needs all below it. Exit
+code 0: the level is reached; 1: it is not; 2: the run cannot be judged.
 """
 FOLDER: Final = Path("certificates")
 

@@ -1,0 +1,153 @@
+"""The real server through `vllm-adapter serve`, on 127.0.0.1, and what clients ask of it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from vllm_adapter_conformance.rule import Failure
+from vllm_adapter_conformance.serving.models import LONG
+from vllm_adapter_conformance.serving.process import Guarded, environment
+
+HOST: Final = "127.0.0.1"
+NAME: Final = "tiny"
+START_S: Final = 300.0
+LIFE_S: Final = 1200.0
+"""The guard ends a server that nobody has ended."""
+ANSWER_S: Final = 120.0
+END_S: Final = 60.0
+"""SIGTERM while busy must end the server within this."""
+_POLL_S: Final = 0.2
+_BLOCKS: Final = 160
+
+Json = Mapping[str, Any]
+
+
+class Server:
+    """A server that is up. `end` at the latest with the process that started it."""
+
+    def __init__(self, adapter: str, model: Path, block_size: int, folder: Path) -> None:
+        """Starts it and waits until it is healthy.
+
+        Raises:
+            Failure: it ends before, or is not healthy in time.
+        """
+        self.counters = folder / "counters"
+        self.port = _free_port()
+        flags = ["--host", HOST, "--port", str(self.port), "--served-model-name", NAME]
+        flags += ["--dtype", "float32", "--enforce-eager", "--block-size", str(block_size)]
+        flags += ["--max-model-len", str(LONG), "--num-gpu-blocks-override", str(_BLOCKS)]
+        self._guarded = Guarded(
+            [sys.executable, "-m", "vllm_adapter.cli", "serve", str(model), *flags],
+            environment(adapter, VA_COUNTERS=str(self.counters)),
+            folder / "server.log",
+            LIFE_S,
+        )
+        end = time.monotonic() + START_S
+        while not self._healthy():
+            ended = self._guarded.process.poll() is not None
+            if ended or time.monotonic() > end:
+                how = "it ended" if ended else f"it is not after {START_S:g} s"
+                self.end()
+                raise Failure("the server to be healthy", how, detail=self._guarded.tail())
+            time.sleep(_POLL_S)
+
+    def post(self, path: str, body: Json) -> tuple[int, Any]:
+        """Status and parsed body of an answer."""
+        connection, answer = self._ask(path, body)
+        with connection:
+            return answer.status, json.loads(answer.read())
+
+    def stream(self, path: str, body: Json) -> Iterator[dict[str, Any]]:
+        """The events of a streamed answer; to stop reading is to close the connection."""
+        connection, answer = self._ask(path, {**body, "stream": True})
+        with connection:
+            if answer.status != 200:
+                raise Failure("a streamed answer", f"status {answer.status}: {answer.read()!r}")
+            for line in answer:
+                data = line.decode().removeprefix("data: ").strip()
+                if data and data != "[DONE]":
+                    yield json.loads(data)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric of vLLM's over its series that have these labels."""
+        connection = _Connection(HOST, self.port, timeout=ANSWER_S)
+        with connection:
+            connection.request("GET", "/metrics")
+            lines = connection.getresponse().read().decode().splitlines()
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        kept = [line for line in lines if line.startswith((f"{name}{{", f"{name} "))]
+        return sum(float(s.rpartition(" ")[2]) for s in kept if all(w in s for w in wanted))
+
+    def until(self, what: str, holds: Any, seconds: float = ANSWER_S) -> None:
+        """Waits until something holds.
+
+        Raises:
+            Failure: it does not in time.
+        """
+        end = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > end:
+                raise Failure(f"{what} within {seconds:g} s", "that it did not happen")
+            time.sleep(_POLL_S)
+
+    def terminate(self) -> int:
+        """Sends SIGTERM; the exit code.
+
+        Raises:
+            Failure: it does not end in time.
+        """
+        process = self._guarded.process
+        process.send_signal(signal.SIGTERM)
+        self.until("the end of the server", lambda: process.poll() is not None, END_S)
+        code = process.returncode
+        assert code is not None
+        return int(code)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process runs."""
+        return self._guarded.process.poll() is None
+
+    def end(self) -> None:
+        """Ends it and all that it started."""
+        self._guarded.end()
+
+    def _healthy(self) -> bool:
+        try:
+            with _Connection(HOST, self.port, timeout=5) as connection:
+                connection.request("GET", "/health")
+                return connection.getresponse().status == 200
+        except OSError:
+            return False
+
+    def _ask(self, path: str, body: Json) -> tuple[_Connection, http.client.HTTPResponse]:
+        connection = _Connection(HOST, self.port, timeout=ANSWER_S)
+        text = json.dumps({"model": NAME, **body})
+        try:
+            connection.request("POST", path, text, {"Content-Type": "application/json"})
+            return connection, connection.getresponse()
+        except OSError as error:
+            connection.close()
+            raise Failure(f"an answer to {path}", f"{type(error).__name__}: {error}") from None
+
+
+class _Connection(http.client.HTTPConnection):
+    def __enter__(self) -> _Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        return int(one.getsockname()[1])
