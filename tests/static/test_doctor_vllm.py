@@ -305,6 +305,10 @@ def test_serve_refuses_where_the_required_device_cannot_be_watched(site):
     plain = site.run(*CLI, "serve", "--dry-run", "m", variables=variables)
     assert plain.returncode == 0
     assert "leaves vllm_adapter out" in plain.stdout
+    target = site.run(
+        *CLI, "serve", "--dry-run", "m", variables=NOBODY | {"VLLM_TARGET_DEVICE": "cpu"}
+    )
+    assert "and no adapter [VA5007]" in target.stdout
     done = site.run(
         *CLI, "serve", "--dry-run", "m", variables=variables | {"VA_REQUIRE_DEVICE": "cpu"}
     )

@@ -92,16 +92,22 @@ def _notes(settings: Settings) -> list[str]:
     """What of the environment keeps vLLM from asking us."""
     from vllm_adapter.vllm_plugin import NAME
 
+    notes = []
+    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
+        notes.append(
+            "VLLM_TARGET_DEVICE=cpu: vLLM takes its own CPU platform, and no adapter [VA5007]"
+        )
     plugins = os.environ.get("VLLM_PLUGINS")
     if plugins is None or NAME in plugins.split(","):
-        return []
+        return notes
     if settings.require_device:
         raise DeviceRefused(
             f"VA_REQUIRE_DEVICE is {settings.require_device}, and VLLM_PLUGINS={plugins!r} keeps "
             "us from seeing which device vLLM takes",
             hint=f"add {NAME} to VLLM_PLUGINS, or unset one of the two",
         )
-    return [f"VLLM_PLUGINS={plugins!r} leaves {NAME} out: vLLM will not ask for an adapter"]
+    left_out = f"VLLM_PLUGINS={plugins!r} leaves {NAME} out: no adapter is used [VA5006]"
+    return [*notes, left_out]
 
 
 def _document(start: Launch, selection: Selection, notes: list[str]) -> dict[str, Any]:
