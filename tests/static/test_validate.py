@@ -316,3 +316,82 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path, capsys):
     os.mkfifo(pipe)
     assert main(["validate", str(pipe)]) == 2
     assert "it is not a regular file" in capsys.readouterr().err
+
+
+ENTRY = {"support": "full", "dtypes": ["float16"]}
+
+
+def package_with(tmp_path, operators, kernels, plugin=None):
+    """A package folder that is not installed."""
+    package = tmp_path / "vllm_adapter_acme"
+    (package / "capabilities").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "kernels.py").write_text(kernels)
+    write(package / "adapter.json", MANIFEST | ({"plugin": plugin} if plugin else {}))
+    write(package / "capabilities" / "a1.json", DESCRIPTOR | {"operators": operators})
+    return package
+
+
+def test_paths_of_a_package_are_looked_for_without_importing_it(tmp_path, capsys):
+    good = ENTRY | {"run": "vllm_adapter_acme.kernels:rms_norm"}
+    wrong = [
+        ENTRY | {"run": "vllm_adapter_acme.kernels:linaer"},
+        ENTRY | {"run": "vllm_adapter_acme.kernel:linear", "variant": "b"},
+    ]
+    kernels = "raise SystemExit('imported')\ndef rms_norm(): ...\n"
+    package = package_with(tmp_path, {"rms_norm": good}, kernels)
+    assert main(["validate", str(package)]) == 0
+    descriptor = package / "capabilities" / "a1.json"
+    write(descriptor, DESCRIPTOR | {"operators": {"rms_norm": good, "linear": wrong}})
+    capsys.readouterr()
+    assert main(["validate", str(descriptor), "--json"]) == 1
+    (file,) = json.loads(capsys.readouterr().out)["files"]
+    assert [fault["pointer"] for fault in file["faults"]] == [
+        "/operators/linear/0/run",
+        "/operators/linear/1/run",
+    ]
+    assert "no top-level name linaer" in file["faults"][0]["got"]
+    assert "no module vllm_adapter_acme.kernel" in file["faults"][1]["got"]
+
+
+def test_a_plugin_path_and_a_module_that_is_not_python_are_faults(tmp_path, capsys):
+    entry = ENTRY | {"run": "vllm_adapter_acme.kernels:rms_norm"}
+    package = package_with(
+        tmp_path, {"rms_norm": entry}, "def rms_norm(:\n", "vllm_adapter_acme.plugin:Plugin"
+    )
+    assert main(["validate", str(package)]) == 1
+    out = capsys.readouterr().out
+    assert "/plugin: got 'vllm_adapter_acme.plugin:Plugin'" in out
+    assert "kernels.py:1 is not Python: " in out
+
+
+def test_every_file_is_reported_and_one_document_printed(tmp_path, capsys):
+    good = write(tmp_path / "good.json", DESCRIPTOR)
+    bad = write(tmp_path / "bad.json", DESCRIPTOR | {"colour": 1})
+    (tmp_path / "none.json").write_text("{")
+    words = ["validate", good, str(tmp_path / "none.json"), str(tmp_path / "absent"), bad]
+    assert main([*words, "--json"]) == 2
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert [Path(file["path"]).name for file in document["files"]] == ["good.json", "bad.json"]
+    assert len(document["not_checked"]) == 2 and not document["ok"]
+    assert err.count("error: ") == 2
+    assert main(words) == 2
+    assert "bad.json: capability, 1 fault" in capsys.readouterr().out
+
+
+def test_a_certificate_is_checked_by_its_schema_only_and_says_so(tmp_path, capsys):
+    assert main(["validate", write(tmp_path / "c.json", CERTIFICATE)]) == 0
+    assert "ok; schema only: `vllm-adapter verify` judges its claims" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["my notes", "{}", '{"schema": "vllm-adapter/manifest/1.0"}'])
+def test_convert_replaces_no_file_but_a_descriptor(tmp_path, text, capsys):
+    output = tmp_path / "out.json"
+    output.write_text(text)
+    words = ["validate", "--convert", str(OLD[0]), "--output", str(output)]
+    assert main(words) == 2
+    assert "is there already" in capsys.readouterr().err and output.read_text() == text
+    output.unlink()
+    assert main(words) == 0
+    assert main(words) == 0

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from vllm_adapter.capability import load_capability
 from vllm_adapter.errors import CapabilityError
+from vllm_adapter.paths import look
 from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.names import look
 from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.target import Target
 

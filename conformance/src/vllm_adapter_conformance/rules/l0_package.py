@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from vllm_adapter.paths import class_body
 from vllm_adapter_conformance.bench import Bench
 from vllm_adapter_conformance.inspection import inspect
-from vllm_adapter_conformance.names import class_body
 from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, once, rule
 from vllm_adapter_conformance.target import Target
 

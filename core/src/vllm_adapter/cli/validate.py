@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import textwrap
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-from vllm_adapter.cli.output import clean, colour, emit_json, warn
-from vllm_adapter.errors import InputError
+from vllm_adapter.cli.output import clean, colour, emit_json, error_line, warn
+from vllm_adapter.errors import InputError, VllmAdapterError
+
+if TYPE_CHECKING:
+    from vllm_adapter.cli.checks import Checked
 
 HELP: Final = "check manifests, descriptors, certificates and adapter packages"
 EXAMPLE: Final = """\
@@ -40,23 +45,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 if every file is good, 1 if a fault was found."""
+    """0 if every file is good, 1 if a fault was found, 2 if a file could not be checked."""
     if args.convert:
         return _convert(args)
     if args.output is not None:
         raise InputError("--output needs --convert", hint="add --convert, or redirect stdout")
-    from vllm_adapter.cli.checks import check_file
-    from vllm_adapter.cli.packages import resolve
-
-    files = [file for text in args.paths for file in _files(resolve(text))]
-    results = [check_file(file) for file in dict.fromkeys(files)]
-    good = not any(result.faults for result in results)
+    results, refused = _check(args.paths)
+    good = not refused and not any(result.faults for result in results)
     if args.json:
-        emit_json({"ok": good, "files": [result.as_json() for result in results]})
+        unread = [{"message": e.message, "code": e.code, "hint": e.hint} for e in refused]
+        files = [result.as_json() for result in results]
+        emit_json({"ok": good, "files": files, "not_checked": unread})
     else:
         for result in results:
             _report(result)
-    return 0 if good else 1
+    for error in refused:
+        if args.debug:
+            traceback.print_exception(error)
+        error_line(error.message, error.code, error.hint)
+    return 2 if refused else 0 if good else 1
+
+
+def _check(paths: Sequence[str]) -> tuple[list[Checked], list[VllmAdapterError]]:
+    """The files that were checked, and for each path or file that could not be, why."""
+    from vllm_adapter.cli.check_paths import check_file_and_paths
+    from vllm_adapter.cli.packages import resolve
+
+    files: list[Path] = []
+    results: list[Checked] = []
+    refused: list[VllmAdapterError] = []
+    for text in paths:
+        try:
+            files += _files(resolve(text))
+        except VllmAdapterError as error:
+            refused.append(error)
+    for file in dict.fromkeys(files):
+        try:
+            results.append(check_file_and_paths(file))
+        except VllmAdapterError as error:
+            refused.append(error)
+    return results, refused
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -79,12 +107,14 @@ def _files(path: Path) -> Iterator[Path]:
     yield from descriptors
 
 
-def _report(result: Any) -> None:
+def _report(result: Checked) -> None:
     """Prints one `Checked`."""
     count = len(result.faults)
     faults = "1 fault" if count == 1 else f"{count} faults"
     verdict = colour(faults, "red") if count else colour("ok", "green")
-    print(f"{clean(result.path)}: {result.kind}, {verdict}")
+    schema_only = result.kind == "certificate" and not count
+    more = "; schema only: `vllm-adapter verify` judges its claims" if schema_only else ""
+    print(f"{clean(result.path)}: {result.kind}, {verdict}{more}")
     for pointer in result.ignored:
         warn(f"{result.path}: {pointer} is of a newer minor version, and ignored")
     for fault in result.faults:
@@ -97,6 +127,28 @@ def _report(result: Any) -> None:
             )
 
 
+def _refuse_another_file(path: Path) -> None:
+    """Only a descriptor of the present format is replaced: anything else is somebody's work."""
+    from vllm_adapter.capability import SCHEMA_NAME
+    from vllm_adapter.files import read_json, schema_version
+
+    if not os.path.lexists(path):
+        return
+    try:
+        raw = read_json(path, "the file to be replaced")
+    except InputError as error:
+        raise InputError(
+            f"{path} is there already, and is no descriptor: {error.message}",
+            hint="name another file with --output, or remove this one",
+        ) from None
+    tag = raw.get("schema") if isinstance(raw, dict) else None
+    if schema_version(tag, SCHEMA_NAME) is None:
+        raise InputError(
+            f"{path} is there already, and is no descriptor of the present format",
+            hint="name another file with --output, or remove this one",
+        )
+
+
 def _convert(args: argparse.Namespace) -> int:
     from vllm_adapter.cli.checks import check_document
     from vllm_adapter.cli.convert import convert
@@ -105,6 +157,8 @@ def _convert(args: argparse.Namespace) -> int:
     if len(args.paths) != 1:
         raise InputError("--convert takes one file", hint="convert the files one by one")
     path = Path(args.paths[0])
+    if args.output is not None:
+        _refuse_another_file(Path(args.output))
     descriptor, lost = convert(read_json(path, "the older descriptor"), path.name)
     result = check_document(descriptor, f"{path} (converted)")
     for pointer in lost:

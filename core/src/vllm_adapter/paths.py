@@ -21,15 +21,23 @@ class Looked:
     unread: bool = False
 
 
-def look(dotted: str) -> Looked:
-    """Whether the module of `module:name` can be found, and its source has the top-level name."""
+def look(dotted: str, package: Path | None = None) -> Looked:
+    """Whether the module of `module:name` can be found, and its source has the top-level name.
+
+    `package`: the folder that a path beginning with its name is looked for in, installed or not.
+    """
     module, _, path = dotted.partition(":")
-    spec = find_module(module)
+    spec = find_module(module, package)
     if spec is None:
         return Looked(f"there is no module {module}")
     if spec.origin is None or not spec.origin.endswith(".py"):
         return Looked(unread=True)
-    tree = ast.parse(Path(spec.origin).read_bytes(), spec.origin)
+    try:
+        tree = ast.parse(Path(spec.origin).read_bytes(), spec.origin)
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+        return Looked(f"{spec.origin}{line} is not Python: {text}")
     names = set(_names(tree.body))
     wanted = path.partition(".")[0]
     if wanted in names:
@@ -39,10 +47,16 @@ def look(dotted: str) -> Looked:
     return Looked(f"{spec.origin} has no top-level name {wanted}")
 
 
-def find_module(name: str) -> ModuleSpec | None:
+def find_module(name: str, package: Path | None = None) -> ModuleSpec | None:
     """The spec of a module; unlike importlib's, parents are searched and not imported."""
     first, *rest = name.split(".")
-    spec = importlib.util.find_spec(first)
+    if package is not None and first == package.name:
+        spec = PathFinder.find_spec(first, [str(package.parent)])
+    else:
+        try:
+            spec = importlib.util.find_spec(first)
+        except ValueError:  # a module like __main__, which was loaded without one
+            return None
     full = first
     for part in rest:
         if spec is None or spec.submodule_search_locations is None:
