@@ -8,7 +8,7 @@ from vllm_adapter_conformance.bench import Bench
 from vllm_adapter_conformance.model_shape import shape_of
 from vllm_adapter_conformance.rule import Case, Failure, Observation, rule
 from vllm_adapter_conformance.serving.compare import same_answers
-from vllm_adapter_conformance.serving.shape import KINDS, LOW, cases_of, one_case
+from vllm_adapter_conformance.serving.shape import KINDS, LOW, cases_of
 
 COUNTERS: Final = "L4.counters"
 TOKENS: Final = "L4.tokens"
@@ -181,7 +181,7 @@ def check_abort(bench: Bench, case: Case) -> Observation:
     why="Free-running tokens part in bfloat16 even between two runs of plain vLLM, so given "
     "tokens are scored. Truth is plain vLLM in float32; ours in bfloat16 may be four times as "
     "far from it as plain vLLM in bfloat16 is, as the root of the mean square.",
-    cases=lambda target: iter([one_case(target, "qwen3", LOW, "qwen3")] * bool(target.capability)),
+    cases=cases_of("qwen3", dtype=LOW),
     needs=(TOKENS,),
     seconds=SECONDS,
 )

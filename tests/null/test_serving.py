@@ -1,0 +1,218 @@
+"""What level L4 is made of, without vLLM: comparisons, evidence, the guard, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from fake_vllm import install_vllm
+from zoo import descriptor, target_of
+
+from vllm_adapter.errors import InputError
+from vllm_adapter.records import Status
+from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.execution import run_item
+from vllm_adapter_conformance.rule import Case, Failure, NotDeclared
+from vllm_adapter_conformance.serving import guard
+from vllm_adapter_conformance.serving.compare import same_answers, same_tokens
+from vllm_adapter_conformance.serving.installed import need_platform
+from vllm_adapter_conformance.suite import Item, registered
+
+pytestmark = pytest.mark.null
+
+WANT = {"tokens": [5, 6, 7], "gaps": [0.1, 5e-5, 0.2]}
+OPS = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding")
+OPS += ("reshape_and_cache", "paged_attention", "linear")
+CLI = ("-m", "vllm_adapter.cli", "certify")
+
+
+def test_tokens_may_part_at_a_near_tie_only():
+    assert same_tokens(WANT, [5, 6, 7], "row")
+    assert not same_tokens(WANT, [5, 9, 9], "row")
+    with pytest.raises(Failure, match=r"row to be \[5, 6, 7\]; saw .*0.2 apart"):
+        same_tokens(WANT, [5, 6, 8], "row")
+    for other in ([5, 6], [5, 6, 7, 8]):
+        with pytest.raises(Failure, match="row to have 3 tokens"):
+            same_tokens(WANT, other, "row")
+    note = same_answers({"answers": [WANT, WANT]}, {"answers": [WANT, {"tokens": [5, 8, 8]}]})
+    assert note == "2 rows of 6 tokens, 1 parted at a near tie"
+
+
+class Stub:
+    """Answers for engines that nobody ran; `changes` replace keys of ours in one step."""
+
+    def __init__(self, calls=OPS, error=None, **changes):
+        self.calls, self.error, self.changes = calls, error, changes
+
+    def engine(self, side, name):
+        calls = [["MainProcess", op, "stub", 3] for op in self.calls]
+        return {"counters": calls if side == "ours" else []}
+
+    def step(self, side, engine, step):
+        if step == "score":
+            off = {"plain": {"qwen3": 0.0, "bfloat16": 0.01}, "ours": {"bfloat16": self.off}}
+            return [[-1.0 + off[side][engine]] * 5]
+        if step == "embed":
+            return [[0.6, 0.8 + (self.off if side == "ours" else 0.0)]]
+        given = {"tokens": [5, 6, 7], "gaps": [0.1] * 3, "cached": 64, "first_pass": 3}
+        found = {"answers": [given], "preemptions": 1, "aborted": [[1, 5]]}
+        found |= {"blocks_kept": 0, "most_blocks": 4}
+        return found | (self.changes if side == "ours" else {})
+
+    @property
+    def off(self):
+        return self.changes.get("off", 0.0)
+
+    def result(self, side):
+        return {"platform": "NativeCpu", "engines": {"experts": {"error": self.error}}}
+
+
+@pytest.fixture
+def judge(tmp_path):
+    """judge(rule, stub) -> the result of the rule's first case."""
+    target = target_of("stub", descriptor({}), tmp_path)
+
+    def run(id, stub):
+        bench = Bench(target, tmp_path)
+        vars(bench)["serving"] = stub
+        case = next(iter(registered()[id].cases(target)))
+        assert isinstance(case, Case)
+        return run_item(bench, Item(registered()[id], case))
+
+    return run
+
+
+ANSWER = {"tokens": [5, 6, 7], "gaps": [0.1] * 3, "cached": 64, "first_pass": 3}
+WRONG = {"answers": [ANSWER | {"tokens": [5, 6, 9]}]}
+FAULTS = {
+    "L4.tokens": [WRONG],
+    "L4.unequal_batch": [WRONG],
+    "L4.chunked_prefill": [WRONG, {"answers": [ANSWER | {"first_pass": 1}]}],
+    "L4.prefix_caching": [WRONG, {"answers": [ANSWER | {"cached": 0}]}],
+    "L4.preemption": [WRONG, {"preemptions": 0}],
+    "L4.abort": [WRONG, {"blocks_kept": 1}, {"aborted": []}, {"most_blocks": 0}],
+    "L4.bf16": [{"off": 0.05}, {"off": float("nan")}, {"calls": ()}],
+    "L4.embeddings": [{"off": 2e-4}, {"off": float("nan")}, {"calls": OPS[:-1]}],
+    "L4.counters": [{"calls": ()}, *({"calls": [o for o in OPS if o != op]} for op in OPS)],
+}
+
+
+@pytest.mark.parametrize("id", FAULTS)
+def test_each_rule_passes_right_answers_and_fails_each_lack(judge, id):
+    assert judge(id, Stub()).outcome == "pass"
+    for fault in FAULTS[id]:
+        assert judge(id, Stub(**fault)).outcome == "fail", fault
+
+
+def test_experts_must_be_refused_for_what_they_are(judge):
+    refusal = "UnsupportedCase: tiny is a mixture of experts, and there is no operator"
+    assert judge("L4.experts", Stub(error=refusal)).outcome == "pass"
+    assert judge("L4.experts", Stub(error="OSError: no weights")).outcome == "fail"
+
+
+def test_calls_of_another_provider_do_not_count(judge):
+    class Other(Stub):
+        def engine(self, side, name):
+            return {"counters": [["MainProcess", op, "other", 3] for op in OPS]}
+
+    assert judge("L4.counters", Other()).outcome == "fail"
+    counted = judge("L4.counters", Stub()).counters
+    assert counted["MainProcess"]["linear"] == {"stub": 3}
+
+
+def test_a_model_that_is_not_declared_is_not_served(tmp_path):
+    changes = {"paged_attention": {"limits": {"block_size": [8]}}}
+    target = target_of("small", descriptor(changes), tmp_path)
+    for id in [id for id in registered() if id.startswith("L4.")]:
+        found = list(registered()[id].cases(target))
+        assert found and all(isinstance(case, NotDeclared) for case in found), id
+    bare = dataclasses.replace(target, capability=None)
+    assert list(registered()["L4.bf16"].cases(bare)) == []
+
+
+GUARD = (sys.executable, guard.__file__)
+SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+
+
+def guarded(seconds, code):
+    command = [*GUARD, str(seconds), sys.executable, "-c", code]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def is_gone(pid):
+    for _ in range(200):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 128 + signal.SIGKILL)],
+)
+def test_the_guard_leaves_with_the_command_s_code(code, exit_code):
+    child = guarded(60, code)
+    assert child.wait(timeout=30) == exit_code
+    child.communicate()
+
+
+def test_the_guard_ends_the_command_with_its_owner_or_after_its_time():
+    left = guarded(60, SLEEP)
+    pid = int(left.stdout.readline())
+    left.stdin.close()
+    assert left.wait(timeout=30) == guard.LEFT
+    assert is_gone(pid)
+    left.stdout.close()
+    late = guarded(0.5, SLEEP)
+    assert late.wait(timeout=30) == guard.OVER
+    assert is_gone(int(late.stdout.readline()))
+    late.communicate()
+
+
+def test_the_guard_passes_sigterm_on_and_leaves_nobody_behind():
+    code = f"""
+import signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+signal.pause()
+"""
+    child = guarded(60, code)
+    grandchild = int(child.stdout.readline())
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(timeout=30) == 7
+    assert is_gone(grandchild)
+    child.communicate()
+
+
+def refusal(site, *words):
+    done = site.run(*CLI, *words, "--level", "L4")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_without_vllm_or_with_another_release_certify_says_one_sentence(site):
+    install_vllm(site.path, version="0.31.1+cpu")
+    said = refusal(site, "cpu")
+    assert "L4 is tested with vLLM 0.32, and 0.31.1+cpu is installed" in said
+    assert "pip install 'vllm==0.32.*'" in said
+
+
+def test_an_adapter_that_vllm_has_no_platform_for_is_not_certified_at_l4(tmp_path):
+    record = target_of("acme", descriptor({}), tmp_path).record
+    need_platform(record, "L4")
+    section = dataclasses.replace(record.manifest.device, torch_type="acme")
+    manifest = dataclasses.replace(record.manifest, device=section)
+    with pytest.raises(InputError, match="generic shape is not built yet"):
+        need_platform(dataclasses.replace(record, manifest=manifest), "L4")
+    denied = dataclasses.replace(record, status=Status.BROKEN, reason="its import failed")
+    with pytest.raises(InputError, match="would not run on adapter acme: its import failed"):
+        need_platform(denied, "L4")
