@@ -15,7 +15,7 @@ from vllm_adapter.operators import OPERATORS
 from vllm_adapter.records import AdapterRecord
 from vllm_adapter_conformance import claims, mustpass, pages, waivers
 from vllm_adapter_conformance.certificate import build, canonical, digest
-from vllm_adapter_conformance.fingerprint import Fingerprint, digests, suite_digest
+from vllm_adapter_conformance.fingerprint import Fingerprint, core_digest, digests, suite_digest
 from vllm_adapter_conformance.outcome import Result, blocker, failed, passed, settle
 from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, Rule
 from vllm_adapter_conformance.suite import Item, Plan, in_order, make_plan, registered
@@ -50,7 +50,9 @@ def document(target):
     items = [Item(rule, Case(f"{dtype}-x")) for rule in rules for dtype in ("float16", "float32")]
     results = {i.id: passed(i, Observation(0.5), 0.1, None) for i in items}
     absent = {"L2.linear.correct": [NotDeclared("bfloat16-x", "/operators/linear", "no")]}
-    files = Fingerprint(digests(target.record.path), suite_digest(), None, dirty=False)
+    files = Fingerprint(
+        digests(target.record.path), suite_digest(), core_digest(), None, dirty=False
+    )
     return build(target, "L2", Plan(rules, items, absent), results, files)
 
 

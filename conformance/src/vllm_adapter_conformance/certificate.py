@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_adapter.errors import InputError
-from vllm_adapter.files import write_atomic
+from vllm_adapter.files import read_json, write_atomic
 from vllm_adapter.settings import VARIABLES
 from vllm_adapter.vllm_install import DISTRIBUTIONS
 from vllm_adapter_conformance import claims, mustpass
@@ -54,6 +54,7 @@ def build(
             "files_sha256": fingerprint.suite_sha256,
             "mustpass_sha256": mustpass.committed_sha256(),
         },
+        "core": {"version": _version(CORE), "files_sha256": fingerprint.core_sha256},
         "descriptor": None
         if fingerprint.descriptor is None
         else dict(zip(("path", "sha256"), fingerprint.descriptor, strict=True)),
@@ -95,20 +96,32 @@ def make_room(path: Path) -> None:
     """Makes the folder of a certificate, before a run that may take minutes.
 
     Raises:
-        InputError: it cannot be made or written to.
+        InputError: it cannot be made or written to, or the file is there and no certificate.
     """
     problem = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK):
+            problem = f"{path.parent} cannot be written to"
+        elif path.exists() and not _is_certificate(path):
+            problem = "it is there, and is no certificate"
     except OSError as error:
-        problem = error.strerror
-    if problem is None and not os.access(path.parent, os.W_OK):
-        problem = "it cannot be written to"
+        problem = str(error.strerror)
     if problem is not None:
         raise InputError(
-            f"cannot keep a certificate in {path.parent}: {problem}",
+            f"cannot keep the certificate in {path}: {problem}",
             hint="give another place with --output FILE",
         )
+
+
+def _is_certificate(path: Path) -> bool:
+    """Whether a file is one that a new certificate may replace."""
+    try:
+        raw = read_json(path, "the file")
+    except InputError:
+        return False
+    tag = raw.get("schema") if isinstance(raw, dict) else None
+    return isinstance(tag, str) and tag.startswith("vllm-adapter/certificate/")
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:

@@ -122,6 +122,8 @@ def _reservations(document: Document) -> str:
         notes.append("emulated device: this says nothing of a chip")
     elif is_stand_in(document):
         notes.append("the CPU stands in for the device: this says nothing of a chip")
+    if "VA_CAPABILITY" in document["settings"]:
+        notes.append("by a descriptor that VA_CAPABILITY named")
     if document["grade"] == "development":
         notes.append("development grade")
     return f" ({'; '.join(notes)})" if notes else ""

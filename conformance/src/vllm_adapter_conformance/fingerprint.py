@@ -9,6 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import vllm_adapter
+from vllm_adapter.settings import Settings
+
 if TYPE_CHECKING:
     from vllm_adapter_conformance.target import Target
 
@@ -23,6 +26,7 @@ class Fingerprint:
 
     adapter: Mapping[str, str]
     suite_sha256: str
+    core_sha256: str
     descriptor: tuple[str, str] | None
     """The descriptor's path and digest."""
     dirty: bool
@@ -35,10 +39,13 @@ class Fingerprint:
         return cls(
             adapter=digests(record.path),
             suite_sha256=suite_digest(),
+            core_sha256=core_digest(),
             descriptor=_descriptor(target),
             dirty=record.editable
             or not _as_recorded(record.distribution, record.path)
-            or any(_is_editable(name) for name in (SUITE, CORE)),
+            or any(_is_editable(name) for name in (SUITE, CORE))
+            # What VA_CAPABILITY names may say what no release of the adapter does.
+            or Settings.from_environ().capability is not None,
         )
 
 
@@ -52,7 +59,16 @@ def digests(folder: Path) -> dict[str, str]:
 
 def suite_digest() -> str:
     """SHA-256 over the digests of the suite's files."""
-    lines = [f"{digest}  {path}\n" for path, digest in digests(_FOLDER).items()]
+    return _digest_of(_FOLDER)
+
+
+def core_digest() -> str:
+    """SHA-256 over the digests of core's files: a descriptor may name kernels that are core's."""
+    return _digest_of(Path(vllm_adapter.__file__).parent)
+
+
+def _digest_of(folder: Path) -> str:
+    lines = [f"{digest}  {path}\n" for path, digest in digests(folder).items()]
     return sha256("".join(lines).encode()).hexdigest()
 
 

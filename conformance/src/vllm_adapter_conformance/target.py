@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm_adapter.adapter import Adapter
 from vllm_adapter.capability import Capability
-from vllm_adapter.errors import AdapterError, InputError, NoSuchDevice
+from vllm_adapter.errors import AdapterError, InputError, NoSuchDevice, SettingError
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.registry import find, host_for, located, scan
@@ -64,8 +64,11 @@ def aim(name: str, level: str, *, device: int = 0, seed: int = 0) -> Target:
             needs transformers or vLLM, which is not there, or not of the tested version; vLLM has
             no platform for the device.
     """
-    if device < 0 or seed < 0:
-        raise InputError("--device and --seed are numbers from zero up", hint="try --device 0")
+    for option, number in (("--device", device), ("--seed", seed)):
+        if number < 0:
+            raise InputError(f"{option} is a number from zero up", hint=f"try {option} 0")
+    if level == "L0" and device:
+        raise InputError("L0 opens no device", hint="leave out --device, or certify L1")
     if level >= MODELS and not find_spec("transformers"):
         raise InputError(
             f"{level} runs models of transformers, which is not installed",
@@ -74,6 +77,11 @@ def aim(name: str, level: str, *, device: int = 0, seed: int = 0) -> Target:
     if level >= SERVING:
         need_vllm()
     settings = Settings.from_environ()
+    if settings.ops:
+        raise SettingError(
+            "VA_OPS is set, and a certificate judges the adapter's own kernels",
+            hint="unset VA_OPS",
+        )
     records = scan(settings)
     host = host_for(records)
     if level != "L0":

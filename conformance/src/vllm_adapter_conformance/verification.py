@@ -14,7 +14,7 @@ from vllm_adapter.errors import AdapterError, CertificateError
 from vllm_adapter.files import read_json, schema_version
 from vllm_adapter_conformance import claims, mustpass
 from vllm_adapter_conformance.certificate import digest
-from vllm_adapter_conformance.fingerprint import digests, suite_digest
+from vllm_adapter_conformance.fingerprint import core_digest, digests, suite_digest
 from vllm_adapter_conformance.rule import LEVELS
 
 SCHEMA: Final = "vllm-adapter/certificate"
@@ -92,7 +92,14 @@ def against_installed(document: Mapping[str, Any]) -> list[str]:
         *(f"{path} was not tested" for path in sorted(installed.keys() - files.keys())),
         *(f"{p} differs" for p in sorted(files.keys() & installed) if files[p] != installed[p]),
     ]
-    return _first("the installed adapter is not the one that was tested", differing)
+    found = _first("the installed adapter is not the one that was tested", differing)
+    core = document.get("core")
+    if core is not None and core["files_sha256"] != core_digest():
+        found.append(
+            f"the core that was tested ({core['version']}) is not the one that is installed: its "
+            "operators and kernels may differ"
+        )
+    return found
 
 
 def _digest_faults(document: Mapping[str, Any]) -> Iterator[str]:
