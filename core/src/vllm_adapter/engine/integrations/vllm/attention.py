@@ -26,15 +26,19 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 from vllm.v1.kv_cache_interface import AttentionSpec
 
 from vllm_adapter.engine.integrations.vllm import era, policy
-from vllm_adapter.engine.integrations.vllm.mixin import BACKEND
-from vllm_adapter.engine.integrations.vllm.select import NAME, attend_facts, write_facts
+from vllm_adapter.engine.integrations.vllm.select import (
+    DECODER,
+    NAME,
+    attend_facts,
+    write_facts,
+)
 from vllm_adapter.engine.ops.bind import Binding
 from vllm_adapter.engine.ops.spec import Facts, Fn, OpCase
 from vllm_adapter.engine.ops.step import Step
 from vllm_adapter.errors import UnsupportedCase
 
 # upstream: vllm@0.32 model_executor/layers/attention/attention.py looks a backend's name up there
-register_backend(AttentionBackendEnum.CUSTOM, BACKEND)
+register_backend(AttentionBackendEnum.CUSTOM, DECODER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +243,7 @@ class PortableBackend(AttentionBackend):
 
     @classmethod
     def supports_sliding_window(cls) -> bool:
-        """`select.serves` has bound the window before this is asked."""
+        """`select.backend_for` has bound the window before this is asked."""
         return True
 
 

@@ -36,6 +36,13 @@ def window_of(vllm_config: Any) -> int | None:
     return found if isinstance(found, int) and found > 0 else None
 
 
+def has_local_layers(vllm_config: Any) -> bool:
+    """Whether a model has windowed layers, by the words that encoders use for it."""
+    text = vllm_config.model_config.hf_text_config
+    words = ("sliding_window", "local_attention", "local_attention_window")
+    return any(getattr(text, word, None) for word in words)
+
+
 def soft_cap_of(vllm_config: Any) -> float:
     """The soft cap of a model's attention scores; 0.0 is off."""
     text = vllm_config.model_config.hf_text_config

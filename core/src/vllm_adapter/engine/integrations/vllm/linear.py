@@ -66,14 +66,14 @@ def _init_of(base: Any) -> Any:
 
 def _adopt(layer: Any) -> None:
     out_features, in_features = layer.weight.shape
-    added = layer.has_bias and not layer.skip_bias_add
+    added = layer.bias is not None and not layer.skip_bias_add
     if isinstance(layer, theirs.RowParallelLinear):
         added = added and layer.tp_rank == 0  # the others' sums get it from there
     facts = {
         "dtype": str(layer.params_dtype).removeprefix("torch."),
         "in_features": in_features,
         "out_features": out_features,
-        "bias": bool(added),
+        "bias": added,
     }
     binding = policy.bound("linear", facts)
     if binding is not None:

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 else:
     _Platform = object
 
-_HERE: Final = "vllm_adapter.engine.integrations.vllm"
-BACKEND: Final = f"{_HERE}.attention.PortableBackend"
-COMPILER: Final = f"{_HERE}.compiler.AdapterCompiler"
+COMPILER: Final = "vllm_adapter.engine.integrations.vllm.compiler.AdapterCompiler"
 
 
 class PortableMixin(_Platform):
@@ -34,10 +32,11 @@ class PortableMixin(_Platform):
     ) -> str:
         """Our backend where an adapter binds the case, else vLLM's choice."""
         # Torch and vLLM's attention are still being imported when this module is.
-        from vllm_adapter.engine.integrations.vllm.select import serves
+        from vllm_adapter.engine.integrations.vllm.select import backend_for
 
-        if policy.in_use() and serves(selected_backend, attn_selector_config):
-            return BACKEND
+        ours = backend_for(selected_backend, attn_selector_config) if policy.in_use() else None
+        if ours is not None:
+            return ours
         theirs: str = super().get_attn_backend_cls(
             selected_backend, attn_selector_config, num_heads
         )

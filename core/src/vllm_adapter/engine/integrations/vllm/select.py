@@ -1,4 +1,4 @@
-"""Whether our attention serves what vLLM's selector asks for, before a layer is built."""
+"""Which attention of ours serves what vLLM's selector asks for, before a layer is built."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from vllm_adapter.errors import UnsupportedCase
 
 NAME = "CUSTOM"
 """The member of vLLM's AttentionBackendEnum that out-of-tree backends have."""
-OPERATORS = ("reshape_and_cache", "paged_attention")
+_HERE = "vllm_adapter.engine.integrations.vllm"
+DECODER = f"{_HERE}.attention.PortableBackend"
+ENCODER = f"{_HERE}.encoder.EncoderBackend"
 
 
-def serves(selected: Any, wanted: Any) -> bool:
-    """Whether an adapter binds both operators; if not, the reason is logged once.
+def backend_for(selected: Any, wanted: Any) -> str | None:
+    """Our backend's dotted name, if an adapter binds its operators; else says once why not.
 
     vLLM does not say here which window, soft cap or block size a layer has: they are taken from
     the model's configuration, and the layer binds again with what it is then given.
@@ -24,13 +26,16 @@ def serves(selected: Any, wanted: Any) -> bool:
     """
     try:
         _refuse(selected, wanted)
+        if wanted.attn_type == "encoder_only":
+            policy.strictly("attention", _encoder_facts(wanted))
+            return ENCODER
         attend = _facts(wanted)
-        for op in OPERATORS:
-            policy.strictly(op, _of(op, attend))
+        policy.strictly("reshape_and_cache", write_facts(attend))
+        policy.strictly("paged_attention", attend)
+        return DECODER
     except UnsupportedCase as refused:
         policy.left("attention", refused)
-        return False
-    return True
+        return None
 
 
 def _refuse(selected: Any, wanted: Any) -> None:
@@ -40,14 +45,11 @@ def _refuse(selected: Any, wanted: Any) -> None:
             f"the attention backend {selected.name} was asked for",
             hint=f"ask for none, or for {NAME}",
         )
-    if wanted.attn_type != "decoder":
-        raise UnsupportedCase(
-            f"{wanted.attn_type} attention keeps no cache, and paged_attention needs one",
-            hint=hint,
-        )
+    if wanted.attn_type not in ("decoder", "encoder_only"):
+        raise UnsupportedCase(f"no operator is attention of type {wanted.attn_type}", hint=hint)
     features = era.unknown_wishes(wanted)
     if features:
-        raise UnsupportedCase(f"paged_attention has no {', '.join(features)}", hint=hint)
+        raise UnsupportedCase(f"no attention of ours has {', '.join(features)}", hint=hint)
 
 
 def _facts(wanted: Any) -> Facts:
@@ -60,13 +62,11 @@ def _facts(wanted: Any) -> Facts:
             "the model's configuration does not say how long its sliding window is",
             hint="VA_FALLBACK=warn leaves it to vLLM",
         )
-    model, parallel = config.model_config, config.parallel_config
-    heads = model.get_num_attention_heads(parallel)
     return attend_facts(
         dtype=str(wanted.dtype).removeprefix("torch."),
         head_size=wanted.head_size,
         block_size=wanted.block_size or config.cache_config.block_size,
-        gqa_ratio=heads // model.get_num_kv_heads(parallel),
+        gqa_ratio=_gqa_ratio(config),
         window=window,
         soft_cap=era.soft_cap_of(config),
         kv_cache_dtype=wanted.kv_cache_dtype,
@@ -109,5 +109,36 @@ def write_facts(attend: Facts) -> Facts:
     return {name: attend[name] for name in ("dtype", "head_size", "block_size", "kv_dtype")}
 
 
-def _of(op: str, attend: Facts) -> Facts:
-    return attend if op == "paged_attention" else write_facts(attend)
+def _encoder_facts(wanted: Any) -> Facts:
+    from vllm.config import get_current_vllm_config
+
+    config = get_current_vllm_config()
+    if era.has_local_layers(config):
+        raise UnsupportedCase(
+            "the model's encoder has layers with a window to both sides",
+            hint="VA_FALLBACK=warn leaves it to vLLM",
+        )
+    return encoder_facts(
+        dtype=str(wanted.dtype).removeprefix("torch."),
+        head_size=wanted.head_size,
+        gqa_ratio=_gqa_ratio(config),
+        soft_cap=era.soft_cap_of(config),
+    )
+
+
+def encoder_facts(*, dtype: str, head_size: int, gqa_ratio: int, soft_cap: float) -> Facts:
+    """The facts of attention without a cache, where every token sees every other."""
+    return {
+        "dtype": dtype,
+        "head_size": head_size,
+        "gqa_ratio": gqa_ratio,
+        "causal": False,
+        "window": 0,
+        "soft_cap": soft_cap,
+    }
+
+
+def _gqa_ratio(config: Any) -> int:
+    model, parallel = config.model_config, config.parallel_config
+    ratio: int = model.get_num_attention_heads(parallel) // model.get_num_kv_heads(parallel)
+    return ratio

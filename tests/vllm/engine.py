@@ -1,0 +1,69 @@
+"""Runs one engine of real vLLM in this process: a JSON of what to do in, a JSON of what came out.
+
+    python engine.py SPEC.json RESULT.json
+
+`SPEC` has `model`, `engine` (arguments of LLM), `prompts` (token numbers; lists of prompts are
+run one after the other) and `tokens` (how many to generate; with `runner` pooling it embeds).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    from vllm import LLM, SamplingParams
+
+    spec = json.loads(Path(sys.argv[1]).read_text())
+    embeds = spec["engine"].get("runner") == "pooling"
+    # upstream: vllm@0.32 entrypoints/pooling/factories.py asks for a tokenizer, whatever is given
+    llm = LLM(
+        spec["model"],
+        skip_tokenizer_init=not embeds,
+        disable_log_stats=False,
+        **spec["engine"],
+    )
+    params = SamplingParams(
+        temperature=0, max_tokens=spec["tokens"], ignore_eos=True, logprobs=2, detokenize=False
+    )
+    answers = []
+    for batch in spec["prompts"]:
+        given = [{"prompt_token_ids": prompt} for prompt in batch]
+        if embeds:
+            answers += [out.outputs.embedding for out in llm.embed(given, use_tqdm=False)]
+        else:
+            answers += [answer(out) for out in llm.generate(given, params, use_tqdm=False)]
+    Path(sys.argv[2]).write_text(json.dumps({"answers": answers, **state(llm)}))
+
+
+def answer(out) -> dict:
+    best = [sorted(v.logprob for v in place.values())[::-1] for place in out.outputs[0].logprobs]
+    return {
+        "tokens": list(out.outputs[0].token_ids),
+        "gaps": [values[0] - values[1] for values in best],
+        "cached": out.num_cached_tokens,
+    }
+
+
+def state(llm) -> dict:
+    """Which classes of vLLM's are replaced in this process, and what its metrics say."""
+    from vllm import ir
+    from vllm.model_executor import custom_op
+    from vllm.model_executor.hw_agnostic import custom_op as agnostic
+    from vllm.platforms import current_platform
+
+    layers = llm.llm_engine.vllm_config.compilation_config.static_forward_context.values()
+    metrics = {m.name: m.value for m in llm.get_metrics() if hasattr(m, "value")}
+    return {
+        "platform": type(current_platform).__name__,
+        "replaced": sorted({*custom_op.op_registry_oot, *agnostic.op_registry_oot}),
+        "backends": sorted({x.attn_backend.get_name() for x in layers if hasattr(x, "impl")}),
+        "ir": sorted(ir.ops.rms_norm.impls),
+        "preemptions": metrics.get("vllm:num_preemptions"),
+    }
+
+
+if __name__ == "__main__":
+    main()
