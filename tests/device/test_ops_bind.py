@@ -100,7 +100,7 @@ def test_policy_error_refuses_with_the_pointer(use):
     with pytest.raises(UnsupportedCase) as error:
         bind(norm_case("float16"), ERROR)
     assert "/operators/rms_norm/dtypes: got 'float16', need ['float32']" in str(error.value)
-    assert f"asked: {name}, torch" in error.value.hint
+    assert f"asked: {name}, torch; `vllm-adapter explain {name} rms_norm`" in error.value.hint
 
 
 def test_policy_warn_says_so_once(use, caplog, monkeypatch):

@@ -10,7 +10,7 @@ from fake_dist import install_all
 
 from vllm_adapter import probing, registry
 from vllm_adapter.adapter import Adapter
-from vllm_adapter.errors import AdapterError
+from vllm_adapter.errors import AdapterError, CapabilityError
 from vllm_adapter.manifest import Manifest
 from vllm_adapter.records import AdapterRecord
 from vllm_adapter.registry import Status
@@ -106,9 +106,25 @@ def test_the_cpu_is_one_device_with_a_descriptor_and_live_values(probed):
 def test_va_capability_replaces_the_descriptor_and_its_live_values(probed, tmp_path):
     record = probed("cpu")
     file = tmp_path / "mine.json"
-    file.write_text(json.dumps(DESCRIPTOR), encoding="utf-8")
-    capability = Adapter(record).capability(record.devices[0], Settings(capability=file))
-    assert (capability.identity.arch, capability.memory.capacity_bytes) == ("a1", 1)
+    (device,) = record.devices
+    identity = {"vendor": "Acme", "arch": device.arch, "torch_type": "cpu"}
+    file.write_text(json.dumps(DESCRIPTOR | {"identity": identity}), encoding="utf-8")
+    capability = Adapter(record).capability(device, Settings(capability=file))
+    assert (capability.identity.vendor, capability.memory.capacity_bytes) == ("Acme", 1)
+
+
+@pytest.mark.parametrize(
+    ("identity", "says"),
+    [({"arch": "a1"}, "is for the arch a1"), ({"torch_type": "cuda"}, "device type cuda")],
+)
+def test_va_capability_of_another_device_is_refused(probed, tmp_path, identity, says):
+    record = probed("cpu")
+    (device,) = record.devices
+    file = tmp_path / "mine.json"
+    whole = {"vendor": "Acme", "arch": device.arch} | identity
+    file.write_text(json.dumps(DESCRIPTOR | {"identity": whole}), encoding="utf-8")
+    with pytest.raises(CapabilityError, match=says):
+        Adapter(record).capability(device, Settings(capability=file))
 
 
 def test_each_device_gets_the_descriptor_of_its_arch_and_its_own_live_values(site, probed):

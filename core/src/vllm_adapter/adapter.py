@@ -61,11 +61,11 @@ class Adapter:
         A file that VA_CAPABILITY names replaces both: what its author wrote is what counts.
 
         Raises:
-            CapabilityError: the file cannot be used.
+            CapabilityError: the file cannot be used, or is for another device.
             AdapterError: no descriptor fits the device, or the live values do not fit it.
         """
         if settings.capability is not None:
-            return load_capability(settings.capability)
+            return _for_device(load_capability(settings.capability), device)
         if device.capability_file is None:
             raise AdapterError(
                 f"adapter {self.record.name} has no capability descriptor for {device.torch} "
@@ -107,12 +107,29 @@ class Adapter:
         try:
             return action()
         except (Exception, SystemExit) as error:
-            place = _place(error, self.record.path)
+            where = place(error, self.record.path)
             raise AdapterError(
                 f"adapter {self.record.name}: {what} failed: {type(error).__name__}: "
-                f"{one_line(error)}{place}",
+                f"{one_line(error)}{where}",
                 hint=f"run `{library_command(error) or probe_command(self.record.name)}`",
             ) from error
+
+
+def _for_device(capability: Capability, device: DeviceRecord) -> Capability:
+    """A replacing descriptor, unless it describes another arch or another torch device type."""
+    arch, kind = capability.identity.arch, capability.identity.torch_type
+    own = device.torch.partition(":")[0]
+    other = None
+    if device.arch is not None and arch != device.arch:
+        other = f"is for the arch {arch}, and {device.torch} is {device.arch}"
+    elif kind is not None and kind != own:
+        other = f"is for the torch device type {kind}, and {device.torch} is {own}"
+    if other is not None:
+        raise CapabilityError(
+            f"VA_CAPABILITY={capability.origin} {other} ({device.name})",
+            hint="correct its /identity, or unset VA_CAPABILITY",
+        )
+    return capability
 
 
 def probe_command(name: str) -> str:
@@ -141,7 +158,7 @@ def one_line(error: BaseException) -> str:
     return line if len(line) <= _LINE else f"{line[:_LINE]}..."
 
 
-def _place(error: BaseException, package: Path | None) -> str:
+def place(error: BaseException, package: Path | None = None) -> str:
     """` (file:line)` of the innermost frame of the adapter's own files, else of any."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}:{error.lineno})"

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     prompt = _prompt(args.prompt)
     _check(args, prompt)
     _set_up_transformers()
+    from vllm_adapter.engine.blame import kernels_blamed
     from vllm_adapter.engine.device import open_device
     from vllm_adapter.engine.integrations.transformers import adapt
     from vllm_adapter.engine.integrations.transformers.answer import answer, prompt_tokens
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if room < args.max_new_tokens:
         warn(f"only {room} tokens fit behind the prompt, not {args.max_new_tokens}")
-    with typed_out_of_memory("answering the prompt"):
+    with kernels_blamed(opened), typed_out_of_memory("answering the prompt"):
         adapted = adapt(model, opened)
         started = time.perf_counter()
         new = answer(
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         "model": args.model,
         "adapter": args.adapter,
         "device": opened.record.torch,
-        "device_name": opened.capability.identity.name,
+        "device_name": opened.capability.identity.name or opened.record.name,
         "dtype": args.dtype,
         "prompt_tokens": tokens.shape[1],
         "new_tokens": len(new),

@@ -192,9 +192,11 @@ def refusal(
     best = headline(own)
     providers = ", ".join(dict.fromkeys(c.provider for c, _ in rejects)) or "nobody"
     asked = f" (VA_OPS asks for {forced})" if forced else ""
+    adapter = next((c.provider for c, _ in rejects if c.provider != GENERIC), None)
+    shows = f"explain {adapter} {case.op}` shows every decision" if adapter else "list`"
     return UnsupportedCase(
         f"nothing runs {case}{asked}: {best or 'no adapter is in use there'}",
-        hint=f"asked: {providers}; `vllm-adapter explain ADAPTER {case.op}` shows every decision",
+        hint=f"asked: {providers}; `vllm-adapter {shows}",
     )
 
 

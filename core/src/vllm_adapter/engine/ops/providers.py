@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from vllm_adapter.adapter import one_line, place
 from vllm_adapter.capability import Capability
 from vllm_adapter.decision import OperatorEntry
 from vllm_adapter.engine.ops.implementation import entry_of
@@ -86,6 +87,10 @@ class Providers:
         self._by_device.clear()
         self.generation += 1
 
+    def serving(self, device: torch.device | str) -> Sequence[Provider]:
+        """The adapters in use on a device, best rank first."""
+        return tuple(self._by_device.get(device_key(device), ()))
+
     def names(self, device: str) -> list[str]:
         """Providers that may be named in VA_OPS for a device."""
         return [p.name for p in self._by_device.get(device_key(device), [])] + [GENERIC]
@@ -162,16 +167,17 @@ def resolve(dotted: str, who: str) -> Any:
     """The object at `module:name`.
 
     Raises:
-        AdapterError: it cannot be imported; names the adapter and the original fault.
+        AdapterError: it cannot be imported; names the adapter, the line and the original fault.
     """
     module, _, path = dotted.partition(":")
     try:
         found: Any = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, OSError) as error:
+    except (Exception, SystemExit) as error:  # a vendor's module may raise anything
         raise AdapterError(
-            f"adapter {who} names {dotted}, which cannot be imported: {error}",
+            f"adapter {who} names {dotted}, which cannot be imported: {type(error).__name__}: "
+            f"{one_line(error)}{place(error)}",
             hint=f"`vllm-adapter validate {who}` checks every path of its descriptors",
         ) from error
     return found
