@@ -50,14 +50,13 @@ def main(is_wrapped):
 
 def register_again():
     """Registering once more, and replacing once more, changes no class."""
-    from types import SimpleNamespace
-
     from vllm.model_executor.custom_op import op_registry_oot
 
-    from vllm_adapter.engine.integrations.vllm import layers, linear, operators
+    from vllm_adapter import vllm_plugin
+    from vllm_adapter.engine.integrations.vllm import layers, linear
 
     before = dict(op_registry_oot)
-    operators.register(SimpleNamespace(adapter="cpu"))
+    vllm_plugin.register()
     linear.replace()
     layers.replace()
     assert before and op_registry_oot == before
