@@ -18,6 +18,10 @@ BUSY: Final = 1900
 """Tokens of a request that is still running when something happens to it."""
 ENDS: Final = (0, 143)
 """How a server leaves on SIGTERM: with 0, or as the signal ends it."""
+PATIENCE_S: Final = 5.0
+"""How long a client waits for a server that is ending."""
+END_S: Final = 60.0
+"""The server must have ended this long after its last client has left."""
 _COMPLETIONS: Final = "/v1/completions"
 
 
@@ -71,7 +75,7 @@ def concurrent(bench: Bench, server: Server) -> Observation:
 def disconnect(bench: Bench, server: Server) -> Observation:
     """A client that leaves in the middle: its request ends, and the next is answered."""
     before = server.metric(_GENERATED)
-    _leave_running(bench, server).close()
+    _running(bench, server).close()
     server.until("no request to be running", lambda: server.metric(_RUNNING) == 0)
     made = server.metric(_GENERATED) - before
     if made >= BUSY:
@@ -113,10 +117,12 @@ def counters(bench: Bench, server: Server) -> Observation:
 
 
 def sigterm(bench: Bench, server: Server) -> Observation:
-    """SIGTERM while a request runs."""
-    running = _leave_running(bench, server)
-    code = server.terminate()
-    running.close()
+    """SIGTERM while a request runs, whose client gives up after a while."""
+    running = _running(bench, server)
+    server.terminate()
+    server.wait(lambda: not server.is_up, PATIENCE_S)
+    running.close()  # vLLM waits for a client that stays, though its engine has ended
+    code = server.exit_code(END_S)
     if code not in ENDS:
         raise Failure(f"an exit code of {' or '.join(map(str, ENDS))}", f"{code}")
     return Observation(note=f"exit code {code}")
@@ -157,7 +163,12 @@ def _cases(target: Target) -> Iterator[Case | NotDeclared]:
 )
 def check(bench: Bench, case: Case) -> Observation:
     """One thing that clients do; the server is kept for the next case."""
-    return _CHECKS[case.id](bench, bench.serving.server)
+    server = bench.serving.server
+    try:
+        return _CHECKS[case.id](bench, server)
+    except Failure as failure:
+        failure.detail = failure.detail or server.tail()
+        raise
 
 
 def _body(prompt: list[int]) -> dict[str, Any]:
@@ -191,11 +202,12 @@ def _right(bench: Bench, index: int, text: str) -> bool:
     return same_tokens(want, models.tokens_of(text), f"the answer to prompt {index}")
 
 
-def _leave_running(bench: Bench, server: Server) -> Any:
-    """A long stream of which the first piece has come."""
+def _running(bench: Bench, server: Server) -> Any:
+    """A long stream that has begun, and that vLLM counts as running."""
     from vllm_adapter_conformance.serving import jobs
 
     prompt = jobs.server_prompts(bench.target.seed)[0]
     events = server.stream(_COMPLETIONS, _body(prompt) | {"max_tokens": BUSY})
     next(events)
+    server.until("the request to be running", lambda: server.metric(_RUNNING) == 1)
     return events

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +22,6 @@ START_S: Final = 300.0
 LIFE_S: Final = 1200.0
 """The guard ends a server that nobody has ended."""
 ANSWER_S: Final = 120.0
-END_S: Final = 60.0
-"""SIGTERM while busy must end the server within this."""
 _POLL_S: Final = 0.2
 _BLOCKS: Final = 160
 
@@ -56,7 +54,7 @@ class Server:
             if ended or time.monotonic() > end:
                 how = "it ended" if ended else f"it is not after {START_S:g} s"
                 self.end()
-                raise Failure("the server to be healthy", how, detail=self._guarded.tail())
+                raise Failure("the server to be healthy", how, detail=self.tail())
             time.sleep(_POLL_S)
 
     def post(self, path: str, body: Json) -> tuple[int, Any]:
@@ -86,35 +84,45 @@ class Server:
         kept = [line for line in lines if line.startswith((f"{name}{{", f"{name} "))]
         return sum(float(s.rpartition(" ")[2]) for s in kept if all(w in s for w in wanted))
 
-    def until(self, what: str, holds: Any, seconds: float = ANSWER_S) -> None:
+    def until(self, what: str, holds: Callable[[], bool], seconds: float = ANSWER_S) -> None:
         """Waits until something holds.
 
         Raises:
             Failure: it does not in time.
         """
+        if not self.wait(holds, seconds):
+            raise Failure(f"{what} within {seconds:g} s", "that it did not happen")
+
+    def wait(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Whether something holds in time."""
         end = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > end:
-                raise Failure(f"{what} within {seconds:g} s", "that it did not happen")
+                return False
             time.sleep(_POLL_S)
+        return True
 
-    def terminate(self) -> int:
-        """Sends SIGTERM; the exit code.
+    def terminate(self) -> None:
+        """Sends SIGTERM to its first process."""
+        self._guarded.process.send_signal(signal.SIGTERM)
+
+    def exit_code(self, seconds: float) -> int:
+        """The exit code.
 
         Raises:
             Failure: it does not end in time.
         """
-        process = self._guarded.process
-        process.send_signal(signal.SIGTERM)
-        self.until("the end of the server", lambda: process.poll() is not None, END_S)
-        code = process.returncode
-        assert code is not None
-        return int(code)
+        self.until("the end of the server", lambda: not self.is_up, seconds)
+        return int(self._guarded.process.returncode)
 
     @property
     def is_up(self) -> bool:
         """Whether its process runs."""
         return self._guarded.process.poll() is None
+
+    def tail(self) -> str:
+        """The last lines of its log."""
+        return self._guarded.tail()
 
     def end(self) -> None:
         """Ends it and all that it started."""
