@@ -193,6 +193,8 @@ def test_a_device_without_descriptor_says_so_when_it_is_asked_for(site, probed):
     record = probed("acme")
     (device,) = record.devices
     assert (record.status, device.capability_file, device.arch) == (Status.OK, None, None)
+    assert "no capability descriptor of its own is for " in record.reason
+    assert record.next_step == f"vllm-adapter validate {record.path}"
     with pytest.raises(AdapterError, match="no capability descriptor for acme:0"):
         Adapter(record).capability(device, Settings())
 

@@ -210,3 +210,33 @@ def test_a_package_without_descriptors(package, capsys):
     folder, _ = package
     assert main(["explain", str(folder)]) == 2
     assert "names no capability descriptor" in capsys.readouterr().err
+
+
+def test_a_level_lists_its_rules_and_a_wrong_rule_names_the_nearest(capsys):
+    assert main(["explain", "L0"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("L0: a level of ") and "\n  L0.descriptor.paths\n" in out
+    assert main(["explain", "L0.descriptor.path"]) == 2
+    assert "the nearest: L0.descriptor.paths" in capsys.readouterr().err
+    assert main(["explain", "L9"]) == 2
+    err = capsys.readouterr().err
+    assert "there is no level L9" in err and "the levels: L0, L1" in err
+
+
+def test_without_the_rules_their_package_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(distributions, "entry_points", lambda group: [])
+    for key in ("L2", "L2.rms_norm.correct"):
+        assert main(["explain", key]) == 2
+        assert "rules come with vllm-adapter-conformance" in capsys.readouterr().err
+
+
+def test_an_operator_alone_needs_an_adapter(capsys):
+    assert main(["explain", "linear"]) == 2
+    err = capsys.readouterr().err
+    assert "linear is an operator" in err and "vllm-adapter explain ADAPTER linear" in err
+
+
+def test_an_adapter_that_is_not_used_is_explained_with_a_warning(monkeypatch, capsys):
+    monkeypatch.setenv("VA_ADAPTERS", "-cpu")
+    assert main(["explain", "cpu", "linear"]) == 0
+    assert "warning: cpu is not used: VA_ADAPTERS denies it" in capsys.readouterr().err

@@ -253,6 +253,7 @@ def test_list_says_1_when_nothing_can_be_used(site):
     done = site.run(*cli, variables={"VA_ADAPTERS": "nobody"})
     assert done.returncode == 1
     assert "VA_ADAPTERS allows only nobody" in done.stdout
+    assert "VA_ADAPTERS names nobody, and no adapter of that name is installed" in done.stderr
 
 
 # --- the cache ---------------------------------------------------------------------------------
@@ -378,3 +379,13 @@ def test_a_failed_registration_stays_failed(site, seen):
     for _ in range(2):
         with pytest.raises(AdapterError, match="mode"):
             adapter.call("probe", host=HOST)
+
+
+def test_va_adapters_names_that_are_not_installed_are_said(site, monkeypatch):
+    site.make("acme")
+    monkeypatch.syspath_prepend(site.path)
+    settings = Settings(adapters=AdapterFilter(frozenset({"acmee"}), order=("acmee",)))
+    (sentence,) = registry.unknown_names(registry.scan(settings), settings)
+    assert "VA_ADAPTERS names acmee" in sentence and sentence.endswith("did you mean acme?")
+    with pytest.raises(AdapterError, match=r"allows only acmee; VA_ADAPTERS names acmee"):
+        registry.find("acme", settings, HOST)

@@ -37,6 +37,11 @@ def page(key: str) -> str | None:
     return "\n\n".join(textwrap.fill(part, 90) for part in parts) + "\n"
 
 
+def keys() -> list[str]:
+    """Every rule that has a page, in order."""
+    return sorted(registered())
+
+
 def render() -> str:
     """`docs/rules.md`."""
     rules = in_order(registered().values())

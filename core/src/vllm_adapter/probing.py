@@ -50,7 +50,7 @@ def examine(record: AdapterRecord, host: HostFacts) -> dict[str, Any]:
     devices: list[DeviceRecord] = []
     try:
         devices = _probe(record, host, evidence)
-        status, reason, next_step = Status.OK, "", ""
+        status, (reason, next_step) = Status.OK, _remark(record, devices)
     except _Refused as refusal:
         status, reason, next_step = refusal.status, str(refusal), refusal.next_step
     except AdapterError as error:
@@ -67,6 +67,18 @@ def examine(record: AdapterRecord, host: HostFacts) -> dict[str, Any]:
         "evidence": evidence,
         "devices": [device.to_json() for device in devices],
     }
+
+
+def _remark(record: AdapterRecord, devices: Sequence[DeviceRecord]) -> tuple[str, str]:
+    """What an adapter in order still lacks, and the next step; empty if nothing."""
+    bare = [device.torch for device in devices if device.capability_file is None]
+    if not bare:
+        return "", ""
+    return (
+        f"its device answers, but no capability descriptor of its own is for {', '.join(bare)}: "
+        "nothing can be run there until VA_CAPABILITY=FILE names one",
+        f"vllm-adapter validate {record.path}",
+    )
 
 
 def _probe(record: AdapterRecord, host: HostFacts, evidence: list[str]) -> list[DeviceRecord]:

@@ -76,8 +76,9 @@ class DeviceRecord:
 class AdapterRecord:
     """One installed adapter. `status` is None while it matches but has not been probed.
 
-    `reason` is a sentence, empty only where the status is ok or None; `next_step` is the command
-    to run next, or empty. `manifest` and `path` (the package's folder) are None where unreadable.
+    `reason` is a sentence, which only the statuses ok and None need not have; `next_step` is the
+    command to run next, or empty. `manifest` and `path` (the package's folder) are None where
+    unreadable.
     """
 
     name: str

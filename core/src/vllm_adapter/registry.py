@@ -40,6 +40,7 @@ __all__ = [
     "probe",
     "remembered",
     "scan",
+    "unknown_names",
     "unserved",
 ]
 
@@ -83,6 +84,20 @@ def scan(settings: Settings) -> tuple[AdapterRecord, ...]:
             record = _python_admits(record, point.requires_python)
         records.append(record)
     return tuple(records)
+
+
+def unknown_names(records: Iterable[AdapterRecord], settings: Settings) -> list[str]:
+    """A sentence for each name in VA_ADAPTERS that no installed adapter has."""
+    installed = dict.fromkeys(record.name for record in records)
+    found = []
+    for name in (*settings.adapters.order, *sorted(settings.adapters.denied)):
+        if name not in installed:
+            near = difflib.get_close_matches(name, installed, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            found.append(
+                f"VA_ADAPTERS names {name}, and no adapter of that name is installed{meant}"
+            )
+    return found
 
 
 def host_for(records: Iterable[AdapterRecord]) -> HostFacts:
@@ -170,10 +185,11 @@ def find(
     (record,) = probe([record], host)
     if record.status in accept:
         return record
+    unknown = "; ".join(["", *unknown_names(records, settings)])
     state = "but broken" if record.status is Status.BROKEN else f"but {record.status_text} here"
     raise AdapterError(
         f"adapter {name} ({record.distribution} {record.version}) is installed {state}: "
-        f"{record.reason}",
+        f"{record.reason}{unknown if record.status is Status.BLOCKED else ''}",
         hint=f"run `{record.next_step or LIST_PROBE}`",
     )
 

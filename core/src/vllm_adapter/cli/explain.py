@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from vllm_adapter.cli.explain_page import find_page
 from vllm_adapter.cli.output import clean, colour, emit_json, table, warn
 from vllm_adapter.errors import InputError
 
@@ -25,9 +24,6 @@ example:
   vllm-adapter explain cpu paged_attention
   vllm-adapter explain cpu --diff my.json
 """
-PAGES: Final = "vllm_adapter.pages"
-"""Entry-point group: each names a module with `page(key: str) -> str | None`."""
-_CODE: Final = re.compile(r"VA\d+\Z", re.ASCII | re.IGNORECASE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "key",
         metavar="KEY",
-        help="a code (VA3001), a rule (L2.rms_norm.correct), an installed adapter's name, "
-        "or a package folder",
+        help="a code (VA3001), a level (L2), a rule (L2.rms_norm.correct), the name of an "
+        "installed adapter, or a package folder",
     )
     parser.add_argument("operator", metavar="OP", nargs="?", help="one operator of the adapter")
     parser.add_argument(
@@ -48,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 if there is something to explain."""
-    page = _page(args.key)
+    page = find_page(args.key)
     if page is None:
         return _adapter(args)
     if args.operator is not None or args.diff is not None:
@@ -63,42 +59,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _page(key: str) -> str | None:
-    """The page of a code or of what another package explains; None if it can only be an adapter.
-
-    Raises:
-        InputError: it has the form of a code or a rule, and there is no such page.
-    """
-    from vllm_adapter.codes import CODES
-
-    if _CODE.match(key):
-        code = CODES.get(key.upper())
-        if code is None:
-            near = difflib.get_close_matches(key.upper(), CODES, n=3, cutoff=0.0)
-            raise InputError(f"there is no code {key}", hint=f"the nearest: {', '.join(near)}")
-        return code.page()
-    from vllm_adapter.distributions import entry_points
-
-    for point in entry_points(PAGES):
-        try:
-            found = point.load().page(key)
-        except Exception as error:
-            warn(f"the pages of {point.value} cannot be read: {type(error).__name__}: {error}")
-            continue
-        if found is not None:
-            return str(found)
-    if re.match(r"L\d\.", key) and not Path(key).exists():
-        raise InputError(
-            f"there is no rule {key}",
-            hint="rules come with vllm-adapter-conformance; is it installed?",
-        )
-    return None
-
-
 def _adapter(args: argparse.Namespace) -> int:
     from vllm_adapter.operators import OPERATORS, operator
 
     operators = [operator(args.operator)] if args.operator else list(OPERATORS.values())
+    if args.key in OPERATORS and not args.operator and not _is_adapter(args.key):
+        raise InputError(
+            f"{args.key} is an operator, which adapters decide on",
+            hint=f"name one of them: vllm-adapter explain ADAPTER {args.key}",
+        )
     capabilities = _capabilities(args.key)
     if args.diff is not None:
         return _diff(args, capabilities, operators)
@@ -194,7 +163,11 @@ def _capabilities(key: str) -> list[Capability]:
     from vllm_adapter.settings import Settings
 
     folder = _folder(resolve(key))
-    replacement = Settings.from_environ().capability
+    settings = Settings.from_environ()
+    blocked = settings.adapters.blocks(key)
+    if blocked:
+        warn(f"{key} is not used: {blocked}")
+    replacement = settings.capability
     if replacement is not None:
         warn(f"VA_CAPABILITY replaces the descriptors of {key}")
         return [load_capability(replacement)]
@@ -206,6 +179,13 @@ def _capabilities(key: str) -> list[Capability]:
             hint="an adapter declares what it can do in its capabilities folder",
         )
     return [load_capability(file) for file in files]
+
+
+def _is_adapter(key: str) -> bool:
+    from vllm_adapter.registry import scan
+    from vllm_adapter.settings import Settings
+
+    return Path(key).exists() or any(record.name == key for record in scan(Settings()))
 
 
 def _folder(path: Path) -> Path:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from vllm_adapter.cli.output import clean, colour, emit_json, table
+from vllm_adapter.cli.output import clean, colour, emit_json, table, warn
 
 if TYPE_CHECKING:
     from vllm_adapter.registry import AdapterRecord
@@ -16,6 +16,8 @@ EXAMPLE: Final = """\
 example:
   vllm-adapter list            manifests and the last probe's answers; imports no adapter
   vllm-adapter list --probe    asks every adapter again, in a child process
+
+exit code: 0 if an adapter is ok or not probed yet, 1 if none can be used, 2 for bad input
 """
 _HEADERS: Final = ("NAME", "VENDOR", "VERSION", "STATUS", "DEVICES")
 _COLOURS: Final = {"ok": "green", "broken": "red", "incompatible": "red"}
@@ -31,7 +33,10 @@ def run(args: argparse.Namespace) -> int:
     from vllm_adapter import registry
     from vllm_adapter.settings import Settings
 
-    records = registry.scan(Settings.from_environ())
+    settings = Settings.from_environ()
+    records = registry.scan(settings)
+    for sentence in registry.unknown_names(records, settings):
+        warn(sentence)
     host = registry.host_for(records)
     records = registry.located(records, host)
     if args.probe:
