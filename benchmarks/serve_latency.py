@@ -156,22 +156,23 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument(
+        "--with-operators",
+        action="store_true",
+        help="leave the CPU adapter's operators in place: what they cost or gain",
+    )
     args = parser.parse_args()
     if args.pairs < 2:
         parser.error("an interval needs at least 2 pairs")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ports = {"plain": free_port(), "ours": free_port()}
-        empty = str(without_operators(folder))
+        ours = {"VA_ADAPTERS": "cpu"}
+        if not args.with_operators:
+            ours["VA_CAPABILITY"] = str(without_operators(folder))
         with (
             server(args.model, ports["plain"], folder / "plain.log", VLLM_PLUGINS=""),
-            server(
-                args.model,
-                ports["ours"],
-                folder / "ours.log",
-                VA_CAPABILITY=empty,
-                VA_ADAPTERS="cpu",
-            ),
+            server(args.model, ports["ours"], folder / "ours.log", **ours),
         ):
             for port in ports.values():
                 block(port, args)  # warm
