@@ -197,6 +197,18 @@ def test_experts_are_left_to_vllm_or_refused(run_engine, tmp_path_factory, tmp_p
     assert "Loading weights took" not in refused.log
 
 
+def test_an_adapters_compiler_gets_the_model_as_one_graph(run_engine, qwen3, tmp_path, figures):
+    prompts = [drawn(5, 40)]
+    want = run_engine(qwen3, prompts, NEW, PLAIN)
+    environ = {"COMPILER": "engine.backend", "VA_COUNTERS": str(tmp_path)}
+    got = run_engine(qwen3, prompts, NEW, environ, enforce_eager=False)
+    assert got.code == 0, got.log
+    figures(equal(want.result, got.result))
+    assert got.log.count("COMPILED ") == 1
+    # What the graph holds is not counted; attention stays a node of vLLM's, outside of it.
+    assert set(calls_of(tmp_path)[1]) == {"paged_attention", "reshape_and_cache"}
+
+
 def test_an_encoder_gives_the_embeddings_of_plain_vllm(
     run_engine, tmp_path_factory, tmp_path, figures
 ):

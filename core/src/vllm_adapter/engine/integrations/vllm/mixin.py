@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.engine.integrations.vllm import era, policy
@@ -107,3 +108,5 @@ def _compile_with(compiler: str, config: Any, default: str) -> None:
     if config.backend in (default, "inductor", COMPILER):
         is_in_pieces = config.mode.name == "VLLM_COMPILE"
         config.backend = COMPILER if is_in_pieces else compiler
+        # upstream: vllm@0.32 would save what was compiled, and refuses what it cannot save
+        os.environ.setdefault("VLLM_USE_AOT_COMPILE", "0")
