@@ -23,6 +23,8 @@ LONG_PROMPT: Final = 100
 ABORTED: Final = 1
 ABORT_AFTER: Final = 5
 CROWD: Final = (60, 61, 62, 60)
+MEMORY: Final = 0.3
+"""Share of a device's memory that one engine may take: two run at the same time."""
 SERVER_LENGTHS: Final = (3, 17, 40, 8, 33, 1, 24, 64)
 SERVER_NEW: Final = 8
 
@@ -89,6 +91,7 @@ def _options(shape: ModelShape) -> dict[str, Any]:
         "max_model_len": 128,
         "max_num_seqs": 8,
         "num_gpu_blocks_override": 64,
+        "gpu_memory_utilization": MEMORY,
         "skip_tokenizer_init": True,
         "disable_log_stats": False,
         "async_scheduling": False,
