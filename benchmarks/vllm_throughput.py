@@ -3,8 +3,8 @@
     python benchmarks/vllm_throughput.py MODEL
 
 Three modes, each in a process of its own, run in turn `--rounds` times: plain vLLM, our platform
-with every kernel vLLM's own, and our platform with the CPU adapter's operators. Printed: seconds to
-start, and tokens a second over a batch, as medians with the range.
+with every kernel vLLM's own, and our platform with the CPU adapter's operators. Printed: seconds
+to start, and tokens a second over a batch, as medians with the range.
 """
 
 from __future__ import annotations
