@@ -26,7 +26,7 @@ demo: .venv/.use
 	@scripts/demo
 
 test: .venv/.dev
-	@$(V) -m pytest
+	@$(V) -m pytest -n 2
 
 test-fast: .venv/.dev
 	@$(V) -m pytest -m "static or null"
