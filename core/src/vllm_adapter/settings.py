@@ -19,7 +19,7 @@ from vllm_adapter.errors import SettingError
 PREFIX: Final = "VA_"
 VARIABLES: Final[Mapping[str, str]] = {
     "VA_ADAPTERS": "which adapters may be used: `cuda,cpu` allows these, `-rocm` denies one",
-    "VA_CAPABILITY": "a capability descriptor of the device's arch that replaces the adapter's own",
+    "VA_CAPABILITY": "a descriptor of the device's arch that replaces the adapter's own",
     "VA_COUNTERS": "a folder in which each vLLM process counts the calls of our operators",
     "VA_FALLBACK": "error | warn | allow: what happens where the device has no implementation",
     "VA_LIBRARY": "a C library that replaces the adapter's own",
