@@ -107,7 +107,10 @@ class Runs:
 
     def _start(self, side: str, job: Path) -> Guarded:
         adapter = None if side == PLAIN else self._target.record.name
-        more = {} if adapter is None else {"VA_COUNTERS": str(self.folder / f"{side}-counters")}
+        more = {}
+        if adapter is not None:
+            more["VA_COUNTERS"] = str(self.folder / f"{side}-counters")
+            more["VA_SELECTION"] = str(self.folder / f"{side}-selection.json")
         if side == EXPERTS:
             more["VA_FALLBACK"] = "error"
         return Guarded(

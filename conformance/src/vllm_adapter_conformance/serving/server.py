@@ -44,7 +44,11 @@ class Server:
         flags += ["--max-model-len", str(LONG), "--num-gpu-blocks-override", str(_BLOCKS)]
         self._guarded = Guarded(
             [sys.executable, "-m", "vllm_adapter.cli", "serve", str(model), *flags],
-            environment(adapter, VA_COUNTERS=str(self.counters)),
+            environment(
+                adapter,
+                VA_COUNTERS=str(self.counters),
+                VA_SELECTION=str(folder / "selection.json"),
+            ),
             folder / "server.log",
             LIFE_S,
         )
