@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from vllm_adapter.operators import CORE_OPERATORS
+
 pytestmark = [pytest.mark.device, pytest.mark.slow]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "first-adapter.md").read_text(encoding="utf-8")
@@ -86,8 +88,10 @@ def test_the_page_s_commands_print_what_it_shows(shell):
     assert certificate["level_reached"] == "L2"
     assert certificate["grade"] == "development"
     assert certificate["badge"] is None
-    states = certificate["coverage"].values()
-    assert {state for op in states for state in op.values()} == {"pass"}
+    coverage = certificate["coverage"]
+    declared = {op for op, states in coverage.items() if set(states.values()) != {"not_declared"}}
+    assert len(declared) == 7 and set(CORE_OPERATORS) < declared
+    assert {state for op in declared for state in coverage[op].values()} == {"pass"}
     assert "the CPU stands in for the device" in certificate["headline"]
 
     package = folder / "vllm-adapter-acme" / "src" / "vllm_adapter_acme"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final
 
 from vllm_adapter.errors import AllocationFreed, DeviceError, OutOfMemory
@@ -16,6 +14,7 @@ from vllm_adapter_conformance.memory import (
     allocated,
     expect_bytes,
     expect_error,
+    held_by_process,
     index,
     pattern,
     read,
@@ -247,7 +246,7 @@ def check_leak(bench: Bench, case: Case) -> Observation:
     "L1.memory.returned",
     summary="what is freed is given back: the system's figure does not grow from round to round",
     why="A runtime can count well and still keep the memory. Here the driver is asked (for a "
-    "device that is the host: the process's own resident memory). A cache of freed blocks is "
+    "device that is the host: what the process has written and holds). A cache of freed blocks is "
     "fine, since it is used again in the next round.",
     cases=once,
     needs=("L1.copy.round_trip", "L1.memory.leak"),
@@ -277,8 +276,7 @@ def check_returned(bench: Bench, case: Case) -> Observation:
 
 def _used(bench: Bench) -> int:
     if bench.device.type == "cpu":
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        return held_by_process()
     found = bench.runtime.query_memory_capacity(index(bench))
     return found.total_bytes - found.free_bytes
 

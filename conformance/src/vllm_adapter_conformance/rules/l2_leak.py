@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.operators import OPERATORS
 from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.memory import held_by_process
 from vllm_adapter_conformance.op_cases import (
     Facts,
     OpFacts,
@@ -29,8 +29,6 @@ GOAL_BYTES: Final = 16 << 20
 """The calls of one case write about so much: more than the noise of a process."""
 MAX_CALLS: Final = 2000
 MIN_CALLS: Final = 30
-STATM: Final = Path("/proc/self/statm")
-PAGE: Final = 4096
 
 
 def _cases(target: Target) -> Iterator[Case | NotDeclared]:
@@ -57,7 +55,7 @@ def _large(target: Target, base: OpFacts) -> Facts:
     why="A server calls each operator millions of times: a kernel that keeps its result, a plan "
     "that keeps the last step's, or an allocation without its free ends as out of memory after "
     "hours. Counted are the device's own figure where the framework keeps one, live tensors of "
-    "the process, and its resident memory. Usual causes are a cache keyed by tensor, and a list "
+    "the process, and what it holds. Usual causes are a cache keyed by tensor, and a list "
     "that keeps temporaries alive for an asynchronous launch.",
     cases=_cases,
     needs=("L1.copy.round_trip",),
@@ -83,7 +81,7 @@ def check(bench: Bench, case: Case) -> Observation:
         ("live tensors", calls // 2),
         ("bytes of live tensors", kept // 2),
         ("bytes on the device", kept // 2),
-        ("bytes of resident memory", max(kept // 2, GOAL_BYTES // 4)),
+        ("bytes of the process", max(kept // 2, GOAL_BYTES // 4)),
     ):
         growth = after.get(what, 0) - before.get(what, 0)
         if growth > limit:
@@ -120,6 +118,5 @@ def _usage(bench: Bench) -> dict[str, int]:
     stats = bench.runtime.memory_stats(bench.opened.record.index)
     if stats.source == "framework":
         found["bytes on the device"] = stats.allocated_bytes
-    if STATM.exists():
-        found["bytes of resident memory"] = int(STATM.read_text().split()[1]) * PAGE
+    found["bytes of the process"] = held_by_process()
     return found
