@@ -215,7 +215,7 @@ def test_a_device_type_that_torch_lacks_is_incompatible(site, probed):
         ("cuda", "10de", True, None, None, None),
         ("cuda", "1002", True, None, "ROCm", "pip install --upgrade acme-dist"),
         ("cuda", "1002", True, "7.0", None, None),
-        ("xpu", "8086", False, None, "XPU", "--index-url https://download.pytorch.org/whl/xpu"),
+        ("xpu", "8086", False, None, "XPU", "torch==2.13.0+xpu"),
     ],
 )
 def test_which_build_of_torch_is_needed(tmp_path, kind, vendor, compiled, hip, missing, next_step):

@@ -266,9 +266,8 @@ def _missing_build(record: AdapterRecord, torch: Any, kind: str, backend: Any) -
 
 def _other_build(record: AdapterRecord, build: str, version: str) -> str:
     plain = version.partition("+")[0]
-    if build == "XPU":
-        index = "https://download.pytorch.org/whl/xpu"
-        return f"pip install --force-reinstall torch=={plain} --index-url {index}"
+    if build == "XPU":  # from torch's own index of XPU builds, which the box must be set to
+        return f"pip install --force-reinstall torch=={plain}+xpu"
     if build == "CUDA":  # what PyPI has for Linux is a CUDA build
         return f"pip install --force-reinstall torch=={plain}"
     return f"pip install --upgrade {record.distribution}"
