@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 from fake_dist import PLUGINS
 
 from vllm_adapter.capability import load_capability
@@ -13,6 +14,7 @@ from vllm_adapter.manifest import read_manifest
 from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter_conformance.bench import Bench
 from vllm_adapter_conformance.execution import run_item
+from vllm_adapter_conformance.rules import l1_memory
 from vllm_adapter_conformance.suite import make_plan
 from vllm_adapter_conformance.target import Target
 
@@ -93,6 +95,21 @@ def test_a_healthy_runtime_passes_every_rule(target, monkeypatch):
 def test_each_fault_is_seen_by_its_rule(target, fault, monkeypatch):
     only = "L1." if fault in SEEN_ALONE else SEEN_BY[fault]
     assert set(failing(target, fault, monkeypatch, only=only)) == {SEEN_BY[fault]}
+
+
+def test_a_leak_is_seen_while_another_part_of_the_process_gives_memory_back(target, monkeypatch):
+    ballast = [torch.ones(192 << 20, dtype=torch.uint8)]
+    measure = l1_memory.held_by_process
+
+    def measured_after_the_ballast_went() -> int:
+        used = measure()
+        ballast.clear()
+        return used
+
+    monkeypatch.setattr(l1_memory, "held_by_process", measured_after_the_ballast_went)
+    rule = "L1.memory.returned"
+    assert set(failing(target, "keeps_memory", monkeypatch, only=rule)) == {rule}
+    assert not ballast
 
 
 def test_every_rule_sees_some_fault(target):

@@ -101,9 +101,7 @@ def held_by_process() -> int:
     Not the resident size: a system that takes idle pages away would hide a leak.
     """
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    kib = dict.fromkeys(("RssAnon", "VmSwap"), 0)
-    for line in status.splitlines():
-        name, _, value = line.partition(":")
-        if name in kib:
-            kib[name] = int(value.split()[0])
-    return sum(kib.values()) * 1024
+    fields = (line.partition(":") for line in status.splitlines())
+    kib = {name: value.split()[0] for name, _, value in fields if value.endswith(" kB")}
+    resident = kib.get("RssAnon") or kib["VmRSS"]  # some sandboxes tell only the sum
+    return (int(resident) + int(kib.get("VmSwap", 0))) * 1024
