@@ -12,6 +12,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_adapter.host._codec import decode, encode
+from vllm_adapter.host.device_facts import Accelerator, Driver, LinkMatrix
+from vllm_adapter.host.software_facts import Line, TorchBuild, VllmFacts
+
+__all__ = [
+    "Accelerator",
+    "CgroupLimits",
+    "CpuFacts",
+    "CpuSet",
+    "DeviceNode",
+    "Driver",
+    "HostFacts",
+    "Line",
+    "LinkMatrix",
+    "MemoryFacts",
+    "NumaNode",
+    "OsFacts",
+    "PciDevice",
+    "TorchBuild",
+    "VllmFacts",
+]
 
 _PCI_FORMS = {
     "bdf": re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"),
@@ -23,11 +43,19 @@ _PCI_FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class OsFacts:
-    """The operating system. `name` is as `platform.system()` has it, such as "Linux"."""
+    """The operating system. `name` is as `platform.system()` has it, such as "Linux".
+
+    `distribution` is its own name for itself ("Ubuntu 22.04.5 LTS"), `libc` is "glibc 2.35".
+    `environment` says where it runs, sorted: "container", "docker", "podman", "kubernetes",
+    "wsl1", "wsl2", "vm", "azure", "aws", "gcp", "android", "termux", and "hypervisor:NAME".
+    """
 
     name: str | None = None
     release: str | None = None
     machine: str | None = None
+    distribution: str | None = None
+    libc: str | None = None
+    environment: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +124,20 @@ class CpuFacts:
     logical: int | None = None
     cores: int | None = None
     sockets: int | None = None
+    offline: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """One NUMA node. A node without CPUs holds memory alone, such as HBM of a device.
+
+    `distances` are the kernel's, to each node in the order of their ids.
+    """
+
+    id: int
+    cpus: tuple[int, ...] = ()
+    memory_bytes: int | None = None
+    distances: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +149,11 @@ class MemoryFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class TorchBuild:
-    """What the installed torch was built for. `local` is the tag after +, such as "cu130"."""
-
-    version: str | None = None
-    local: str | None = None
-    cuda: str | None = None
-    hip: str | None = None
-    xpu: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class HostFacts:
-    """One machine. `torch` is None where torch is not installed.
+    """One machine. `torch` is None where torch is not installed, or nothing tells.
 
+    `numa` is sorted by id. `environment` holds variables that matter to a device, sorted; secrets
+    are left out. `report` is the pasted text line by line, cleaned, where there was one.
     `unknown` holds (field, where) pairs: ("memory.total_bytes", "/proc/meminfo: MemTotal").
     """
 
@@ -135,6 +168,14 @@ class HostFacts:
     python: str | None = None
     torch: TorchBuild | None = None
     unknown: tuple[tuple[str, str], ...] = ()
+    numa: tuple[NumaNode, ...] = ()
+    accelerators: tuple[Accelerator, ...] = ()
+    drivers: tuple[Driver, ...] = ()
+    links: tuple[LinkMatrix, ...] = ()
+    vllm: VllmFacts | None = None
+    packages: tuple[tuple[str, str], ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    report: tuple[Line, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The facts as JSON values, under the attributes' own names."""
@@ -154,3 +195,15 @@ class HostFacts:
     def where(self, field: str) -> str | None:
         """Where an unknown field would have come from; None if the field is known."""
         return next((place for name, place in self.unknown if name == field), None)
+
+    def driver(self, component: str) -> Driver | None:
+        """The driver or toolkit of that name; None if nothing told of it."""
+        return next((one for one in self.drivers if one.component == component), None)
+
+    def package(self, name: str) -> str | None:
+        """The version of an installed Python package, by its normalised name."""
+        return next((version for found, version in self.packages if found == name), None)
+
+    def variable(self, name: str) -> str | None:
+        """The value of an environment variable; None where it is not set, or not told of."""
+        return next((value for found, value in self.environment if found == name), None)

@@ -1,0 +1,105 @@
+"""Joins what several parsers, or a machine and a report, say of one host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from vllm_adapter.host.facts import Accelerator, HostFacts
+
+T = TypeVar("T")
+
+
+def merge(parts: Iterable[HostFacts]) -> HostFacts:
+    """One snapshot; where two parts name a value, the earlier part's is kept.
+
+    Accelerators are joined where bus address, UUID, or vendor and index agree. Other tuples are
+    united in order, without repetition; tuples of plain values are taken whole from one part.
+    """
+    whole = HostFacts()
+    for part in parts:
+        whole = _join_facts(whole, part)
+    return whole
+
+
+def _join_facts(first: HostFacts, second: HostFacts) -> HostFacts:
+    values: dict[str, Any] = {}
+    for field in fields(HostFacts):
+        one, other = getattr(first, field.name), getattr(second, field.name)
+        if field.name == "accelerators":
+            values[field.name] = join_accelerators(one, other)
+        elif field.name == "numa":
+            values[field.name] = _keyed(one, other, "id")
+        elif field.name == "pci":
+            values[field.name] = _keyed(one, other, "bdf")
+        elif field.name == "drivers":
+            values[field.name] = _united(one, other)
+        elif field.name in ("packages", "environment", "unknown"):
+            known = {item[0] for item in one}
+            values[field.name] = one + tuple(item for item in other if item[0] not in known)
+        elif field.name in ("modules",):
+            values[field.name] = tuple(sorted({*one, *other}))
+        elif field.name in ("nodes", "links"):
+            values[field.name] = _united(one, other)
+        else:
+            values[field.name] = _joined(one, other)
+    return HostFacts(**values)
+
+
+def _joined(one: Any, other: Any) -> Any:
+    """The earlier value, with what it does not know taken from the later."""
+    if one is None or one == ():
+        return other
+    if is_dataclass(one) and type(one) is type(other):
+        changes = {
+            field.name: _joined(getattr(one, field.name), getattr(other, field.name))
+            for field in fields(one)
+        }
+        return replace(one, **changes)  # type: ignore[type-var]
+    return one
+
+
+def _keyed(one: tuple[T, ...], other: tuple[T, ...], key: str) -> tuple[T, ...]:
+    found = {getattr(item, key): item for item in one}
+    for item in other:
+        name = getattr(item, key)
+        found[name] = _joined(found[name], item) if name in found else item
+    return tuple(found[name] for name in sorted(found))
+
+
+def _united(one: tuple[T, ...], other: tuple[T, ...]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys((*one, *other)))
+
+
+def join_accelerators(
+    one: Sequence[Accelerator], other: Sequence[Accelerator]
+) -> tuple[Accelerator, ...]:
+    """Each device once, with what all sources say of it."""
+    found = list(one)
+    for device in other:
+        at = next((i for i, known in enumerate(found) if same_device(known, device)), None)
+        if at is None:
+            found.append(device)
+        else:
+            found[at] = _joined(found[at], device)
+    return tuple(found)
+
+
+def same_device(one: Accelerator, other: Accelerator) -> bool:
+    """Whether two sources speak of one device.
+
+    Numbers alone do not say so across unlike numberings: torch counts visible devices, a driver's
+    tool all of them; an NPU's number is its card's.
+    """
+    if one.vendor != other.vendor:
+        return False
+    for key in ("uuid", "bdf"):
+        mine, theirs = getattr(one, key), getattr(other, key)
+        if mine and theirs:
+            same: bool = mine == theirs and one.partition == other.partition
+            return same and (one.die or 0) == (other.die or 0)
+    return (one.index, one.die or 0) == (other.index, other.die or 0) and "torch" not in (
+        one.source.split()[0],
+        other.source.split()[0],
+    )

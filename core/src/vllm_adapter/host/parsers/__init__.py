@@ -1,0 +1,1 @@
+"""One module a tool: `parse(report) -> HostFacts` says what that tool said, and no more."""

@@ -1,0 +1,97 @@
+"""Host facts from a pasted report: any mix of tools' outputs, or facts that `facts` wrote.
+
+Each parser looks for its own tool's output anywhere in the text and says nothing of the rest; it
+is imported only where its anchor is in the text.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from vllm_adapter.errors import InputError
+from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.host.merge import merge
+from vllm_adapter.host.secrets import hidden
+from vllm_adapter.host.text import Report, clean
+
+MAX_BYTES: Final = 32 << 20
+PARSERS: Final[tuple[tuple[str, str], ...]] = ()
+"""(module in `parsers`, anchor): the earlier is believed where two disagree."""
+
+
+def read_report(path: str) -> HostFacts:
+    """The facts in a file, or of standard input where the path is "-".
+
+    Raises:
+        InputError: no such file, a file that is no text, or an empty one.
+    """
+    try:
+        raw = sys.stdin.buffer.read(MAX_BYTES + 1) if path == "-" else _bytes(Path(path))
+    except OSError as error:
+        raise InputError(
+            f"the report {path} cannot be read: {error.strerror or error}",
+            hint="give a file with a tool's output, or - for standard input",
+        ) from None
+    if len(raw) > MAX_BYTES:
+        raise InputError(
+            f"the report {path} is larger than {MAX_BYTES >> 20} MiB",
+            hint="cut it down to the tools' outputs and the error",
+        )
+    if not raw.strip():
+        raise InputError(
+            f"the report {path} is empty",
+            hint="paste what vLLM's collect_env, the vendor's tool or the failing program printed",
+        )
+    if b"\0" in raw and not raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(
+            f"the report {path} is no text",
+            hint="give a tool's output as text; a screenshot or an archive cannot be read",
+        )
+    return parse_report(raw)
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
+def parse_report(raw: bytes | str) -> HostFacts:
+    """The facts in a text. What nothing tells stays unknown; nothing known is no error.
+
+    Raises:
+        InputError: JSON in the form of host facts with a value that is none.
+    """
+    report = clean(raw)
+    facts = _as_json(report)
+    if facts is not None:
+        return facts
+    report = Report(tuple(replace(line, text=hidden(line.text)) for line in report.lines))
+    text = report.text
+    parts = [
+        importlib.import_module(f"vllm_adapter.host.parsers.{module}").parse(report)
+        for module, anchor in PARSERS
+        if re.search(anchor, text, re.MULTILINE)
+    ]
+    return replace(merge(parts), report=report.lines)
+
+
+def _as_json(report: Report) -> HostFacts | None:
+    """Facts that `vllm-adapter facts` or `doctor --bundle` wrote; None for any other text."""
+    text = report.text.lstrip()
+    if not text.startswith("{"):
+        return None
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        return None
+    if isinstance(raw, dict) and isinstance(raw.get("facts"), dict):
+        raw = raw["facts"]
+    if not (isinstance(raw, dict) and "os" in raw and "pci" in raw):
+        return None
+    return HostFacts.from_json(raw)
