@@ -26,6 +26,22 @@ def codes() -> str:
     return "\n".join(lines)
 
 
+def troubleshooting() -> str:
+    lines = [
+        "# Troubleshooting",
+        "",
+        "Made from the register of codes. `vllm-adapter doctor` finds these on the box itself or",
+        "in a pasted report; `vllm-adapter explain CODE` prints the whole page.",
+        "",
+    ]
+    lines += ["| what you see | cause | what to do | code |", "|---|---|---|---|"]
+    for code in CODES.values():
+        if code.symptom:
+            cells = (code.symptom, f"{code.title}. {code.meaning}", code.action)
+            lines.append(f"| {' | '.join(map(_cell, cells))} | {code.code} |")
+    return "\n".join([*lines, ""])
+
+
 def settings() -> str:
     lines = [
         "# Settings",
@@ -98,6 +114,7 @@ def _cell(text: str) -> str:
 
 PAGES = {
     "codes.md": codes,
+    "troubleshooting.md": troubleshooting,
     "settings.md": settings,
     "operators.md": operators,
     "formats.md": formats,

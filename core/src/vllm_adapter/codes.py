@@ -1,29 +1,17 @@
 """The register of VAnnnn codes. `vllm-adapter explain CODE` prints a page, offline.
 
-VA0 manifest, descriptor, certificate and settings; VA1 host; VA2 runtime; VA3 operators and
-models; VA4 plan; VA5 vLLM. A code is never reused for something else.
+VA0 manifest, descriptor, certificate and settings; VA1 host (`_codes_build`,
+`_codes_box`); VA2 runtime; VA3 operators and models; VA4 plan; VA5 vLLM. A code is never reused for something else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """One page: what the code means, what causes it, what to do."""
-
-    code: str
-    title: str
-    meaning: str
-    action: str
-
-    def page(self) -> str:
-        """The page as plain text."""
-        return f"{self.code}  {self.title}\n\n{self.meaning}\n\nWhat to do: {self.action}\n"
-
+from vllm_adapter._code import Code
+from vllm_adapter._codes_box import BOX_CODES
+from vllm_adapter._codes_build import BUILD_CODES
 
 CODES: Final[Mapping[str, Code]] = {
     entry.code: entry
@@ -205,5 +193,7 @@ CODES: Final[Mapping[str, Code]] = {
             "built yet.",
             "read the reason; VA_ADAPTERS=NAME decides between equals.",
         ),
+        *BUILD_CODES,
+        *BOX_CODES,
     )
 }

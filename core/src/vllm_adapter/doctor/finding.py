@@ -16,6 +16,8 @@ class Severity(Enum):
     """vLLM does not start, or does not use the adapter that it should."""
     WARNING = "warning"
     """It works now, and something about it will surprise."""
+    NOTE = "note"
+    """Nothing is wrong: a limit of this hardware that is good to know. Never an exit code 1."""
 
 
 @dataclass(frozen=True, slots=True)
