@@ -71,7 +71,9 @@ def parse_report(raw: bytes | str) -> HostFacts:
     facts = _as_json(report)
     if facts is not None:
         return facts
-    report = Report(tuple(replace(line, text=hidden(line.text)) for line in report.lines))
+    report = replace(
+        report, lines=tuple(replace(line, text=hidden(line.text)) for line in report.lines)
+    )
     text = report.text
     parts = [
         importlib.import_module(f"vllm_adapter.host.parsers.{module}").parse(report)

@@ -15,25 +15,52 @@ from vllm_adapter.host.software_facts import Line
 
 _BOMS: Final = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
 _ESCAPE: Final = re.compile(
-    r"(?:\x1b|\ufffd|\u241b|\\x1b|\\e|\\033|\^\[)\[[0-9;?]*[A-Za-z]"
+    r"(?:\x1b|\ufffd|\u241b|\\x1b|\\u001b|\\e|\\033|\^\[)\[[0-9;?]*[A-Za-z]"
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|\x1b[()][A-Z0-9]"
     r"|(?<![\w\]])\[(?:0|1|4|7|22|24|27|[39][0-7])(?:;[0-9]+)*m"  # the escape byte was lost
 )
-_PREFIX: Final = re.compile(
-    r"^(?:> ?|\| ?(?=\d{4}-\d\d-\d\d[T ]))?"
-    r"(?:\([A-Za-z_]+\w*(?: [\w=]+)* pid=\d+(?:, ip=[\d.]+)?\)\s?)?"  # engine and Ray workers
+_TIME: Final = (
     r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? "
-    r"(?:std(?:out|err) [FP] )?)?"
+    r"(?:std(?:out|err) [FP] )?)"
 )
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\u200e\u200f\ufeff]")
+_PREFIXES: Final = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        ("quote", r"(?:> ?)+(?!/)"),
+        ("bar", rf"\| ?(?={_TIME})"),
+        ("kubernetes", r"\[pod/[^\]\s]+\] ?"),
+        ("compose", r"(?!(?:gpu|npu|nic|hl|mlx|card|device|node|ib|name)[\w.-]*\s)"
+         r"[a-z][\w.-]*\s+\| (?=[|+ ]|(?:(?! \| ).)*$)"),
+        ("ray", r"\([A-Za-z_]+\w*(?: [\w=]+)* pid=\d+(?:, ip=[\d.]+)?\)\s?"),  # engine and Ray
+        ("rank", r"\[rank\d+\]:[ ]?|\[\d+,\d+\]<std(?:out|err)>: ?"),
+        ("time", _TIME),
+        ("journal", r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w./@-]+\[\d+\]: "),
+    )
+)  # fmt: skip
+_STARTS: Final = re.compile(r"[>|\[(\da-zA-Z]")
+_LOGGED: Final = re.compile(
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d "
+    r"\[?[\w./]+(?:\.py)?:\d+\] "
+)
+_MARKUP: Final = re.compile(
+    r"^\s*(?:```+|~~~+)[\w+-]*\s*$|</?(?:pre|code|details|summary|p|samp)>|<br */?>", re.IGNORECASE
+)
+_FENCE: Final = re.compile(r"^(?:```+|~~~+)(?:text|shell|bash|console|log|plaintext)?|```+$")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\u200e\u200f\u2060\ufeff]")
+_REPEATS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Lines in order. Blanks and tabs inside a line, and at its start, are as they were."""
+    """Lines in order. Blanks and tabs inside a line, and at its start, are as they were.
+
+    `wrappers` are the kinds of prefixes that were taken off: "compose" and "kubernetes" tell of a
+    container, "ray" of worker processes.
+    """
 
     lines: tuple[Line, ...]
+    wrappers: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:
@@ -55,14 +82,19 @@ class Report:
 def clean(raw: bytes | str) -> Report:
     """The report in a file or a paste; bytes that are no text become U+FFFD."""
     text = decode(raw) if isinstance(raw, bytes) else raw
-    if "&lt;" in text or "&gt;" in text or "&amp;" in text:
+    if "&lt;" in text or "&gt;" in text or "&amp;" in text or "&#" in text:
         text = html.unescape(text)
+    wrappers: set[str] = set()
     lines = []
-    for number, line in enumerate(re.split(r"\r\n|\n|\r(?!\n)", text), start=1):
-        lines.append(Line(number, clean_line(line)))
+    for number, line in enumerate(re.split(r"\r*\n|\r", text), start=1):
+        parts = [line]
+        if line.count("\\n") > _REPEATS:  # a log in a JSON string, or a repr
+            parts = re.split(r"(?:\\r)?\\n", line.replace("\\t", "\t"))
+        lines += [Line(number, _clean(part, wrappers)) for part in parts]
+    lines = _without_repeated_heads(lines)
     while lines and not lines[-1].text:
         lines.pop()
-    return Report(tuple(lines))
+    return Report(tuple(lines), frozenset(wrappers))
 
 
 def decode(raw: bytes) -> str:
@@ -74,7 +106,35 @@ def decode(raw: bytes) -> str:
 
 
 def clean_line(line: str) -> str:
-    """One line without escape codes, a log's prefix, and blanks at its end."""
-    line = _ESCAPE.sub("", line).replace("\xa0", " ")
+    """One line without escape codes, markup, a log's prefixes, and blanks at its end."""
+    return _clean(line, set())
+
+
+def _clean(line: str, wrappers: set[str]) -> str:
+    line = _ESCAPE.sub("", line).replace("\xa0", " ").replace("\u3000", "  ")
     line = _CONTROL.sub("", line)
-    return _PREFIX.sub("", line, count=1).rstrip()
+    if "<" in line or "`" in line or "~" in line:
+        line = _FENCE.sub("", _MARKUP.sub("", line))
+    if _STARTS.match(line):
+        for kind, pattern in _PREFIXES:
+            found = pattern.match(line)
+            if found:
+                line = line[found.end() :]
+                wrappers.add(kind)
+    return line.rstrip()
+
+
+def _without_repeated_heads(lines: list[Line]) -> list[Line]:
+    """vLLM writes its head before each line of one message: there it is a prefix, no content."""
+    heads = [found[0] if (found := _LOGGED.match(line.text)) else "" for line in lines]
+    cleaned = list(lines)
+    start = 0
+    for stop in range(1, len(lines) + 1):
+        if stop < len(lines) and heads[stop] == heads[start]:
+            continue
+        head = heads[start]
+        if head and stop - start >= _REPEATS:
+            for at in range(start, stop):
+                cleaned[at] = Line(lines[at].number, lines[at].text[len(head) :])
+        start = stop
+    return cleaned
