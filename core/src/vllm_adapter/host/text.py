@@ -56,11 +56,13 @@ class Report:
     """Lines in order. Blanks and tabs inside a line, and at its start, are as they were.
 
     `wrappers` are the kinds of prefixes that were taken off: "compose" and "kubernetes" tell of a
-    container, "ray" of worker processes.
+    container, "ray" of worker processes. `ended` is False for a text without a line break at its
+    end: the last value of its last line may be cut.
     """
 
     lines: tuple[Line, ...]
     wrappers: frozenset[str] = frozenset()
+    ended: bool = True
 
     @property
     def text(self) -> str:
@@ -84,6 +86,7 @@ def clean(raw: bytes | str) -> Report:
     text = decode(raw) if isinstance(raw, bytes) else raw
     if "&lt;" in text or "&gt;" in text or "&amp;" in text or "&#" in text:
         text = html.unescape(text)
+    ended = text.endswith(("\n", "\r"))
     wrappers: set[str] = set()
     lines = []
     for number, line in enumerate(re.split(r"\r*\n|\r", text), start=1):
@@ -94,7 +97,7 @@ def clean(raw: bytes | str) -> Report:
     lines = _without_repeated_heads(lines)
     while lines and not lines[-1].text:
         lines.pop()
-    return Report(tuple(lines), frozenset(wrappers))
+    return Report(tuple(lines), frozenset(wrappers), ended)
 
 
 def decode(raw: bytes) -> str:
