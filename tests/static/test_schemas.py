@@ -35,26 +35,33 @@ MANIFEST = {
     "capabilities": "capabilities/*.json",
     "plugin": "vllm_adapter_acme.plugin:AcmePlugin",
     "emulated": False,
+    "tested_on": ["a1"],
 }
 DESCRIPTOR = {
     "schema": "vllm-adapter/capability/1.0",
     "identity": {"vendor": "Acme", "arch": "a1", "torch_type": "acme", "capability_id": [9, 4]},
-    "match": [{"pci_vendor": "fff1", "pci_device": ["0001"]}],
+    "match": [
+        {"pci_vendor": "fff1", "pci_device": ["0001"]},
+        {"arch": ["a1"], "device_name": ["Acme A1*"]},
+    ],
     "compute_units": {
-        "float16": {"throughput_gflops": 1e5, "max_threads": 64, "emulated": None},
+        "float16": {"throughput_gflops": 1e5, "max_threads": 64, "accumulate": "float32"},
         "source": {"kind": "datasheet", "reference": "page 3"},
     },
     "memory": {"capacity_bytes": 2**34, "unified": False, "source": {"kind": "queried"}},
     "dma": {"engine_count": 0},
     "execution": {"subgroup_size": None, "fence_scope": "wavefront"},
-    "numerics": {"fp8_flavour": "e4m3fn", "fp8_max": 448.0, "deterministic": True},
+    "numerics": {"fp8_flavour": "e4m3fn", "fp8_max": 448.0, "native_fp8": False},
     "kv": {"block_multiple": 16},
     "vllm": {"dist_backend": "gloo", "visible_devices_variable": None},
     "driver": {
+        "component": "acme",
         "minimum": "1.2",
+        "builds": [{"runtime": "acme", "version": "7", "minimum": "1.1", "tested": ["1.2"]}],
         "blocked": ["1.3"],
         "downgrades": [{"feature": "fp8", "below": "2", "to": "float16", "reason": "old"}],
     },
+    "advice": ["Blocks of 16."],
     "operators": {
         "rms_norm": {
             "support": "full",

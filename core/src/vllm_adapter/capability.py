@@ -39,7 +39,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class ComputeUnit:
-    """Peak of one dtype, dense. `emulated`: the dtype is stored, but computed in another."""
+    """Peak of one dtype, dense. `emulated`: the dtype is stored, but computed in another.
+
+    `accumulate` is the dtype of sums, where the rate depends on it.
+    """
 
     throughput_gflops: float | None = None
     ops_per_clock_per_unit: float | None = None
@@ -47,6 +50,7 @@ class ComputeUnit:
     clock_ghz: float | None = None
     max_threads: int | None = None
     emulated: bool | None = None
+    accumulate: str | None = None
 
     @property
     def peak_gflops(self) -> float | None:
@@ -94,11 +98,16 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Number formats whose meaning differs between chips."""
+    """Number formats whose meaning differs between chips.
+
+    `native_fp8` is False where the chip has no such matrix unit, None where nobody knows.
+    """
 
     fp8_flavour: str | None = None
     fp8_max: float | None = None
     deterministic: bool | None = None
+    native_fp8: bool | None = None
+    native_bfloat16: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,7 @@ class Vllm:
 
     dist_backend: str | None = None
     visible_devices_variable: str | None = None
+    container_visible_devices_variable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +153,7 @@ class Capability:
     kv: Kv
     vllm: Vllm
     driver: Mapping[str, Any]
+    advice: tuple[str, ...]
     operators: Mapping[str, tuple[OperatorEntry, ...]]
     match: Sequence[Mapping[str, Any]]
     raw: Mapping[str, Any]
@@ -246,6 +257,7 @@ def _parse(raw: Any, origin: str) -> Capability:
         kv=Kv(**check.section(Kv, raw.get("kv", {}), "/kv")),
         vllm=Vllm(**check.section(Vllm, raw.get("vllm", {}), "/vllm")),
         driver=check.driver(raw.get("driver", {})),
+        advice=check.advice(raw.get("advice", [])),
         operators={name: check.entries(name, value) for name, value in operators.items()},
         match=check.match(raw.get("match", [])),
         raw=raw,
@@ -265,6 +277,7 @@ _KEYS: Final = (
     "kv",
     "vllm",
     "driver",
+    "advice",
     "operators",
     "sources",
 )

@@ -43,7 +43,8 @@ MAY_BE_ZERO: Final = frozenset(
 )
 """Figures for which zero says something; all others are above zero, and null when unknown."""
 _VARIANT = re.compile(r"[a-z0-9][a-z0-9_]*\Z")
-_DRIVER_KEYS: Final = ("minimum", "blocked", "downgrades")
+_DRIVER_KEYS: Final = ("component", "minimum", "builds", "blocked", "downgrades")
+_BUILD_KEYS: Final = ("runtime", "version", "minimum", "tested")
 _DOWNGRADE_KEYS: Final = ("feature", "below", "to", "reason")
 
 
@@ -111,8 +112,11 @@ class Checker:
     def driver(self, value: Any) -> dict[str, Any]:
         """Versions and downgrades."""
         known = self.table(value, _DRIVER_KEYS, "/driver")
-        if known.get("minimum") is not None:
-            _need(_text(known["minimum"], ""), "/driver/minimum")
+        for key in ("component", "minimum"):
+            if known.get(key) is not None:
+                _need(_text(known[key], ""), f"/driver/{key}")
+        for i, item in enumerate(_list(known.get("builds", []), "/driver/builds")):
+            self._build(item, f"/driver/builds/{i}")
         for i, version in enumerate(_list(known.get("blocked", []), "/driver/blocked")):
             _need(_text(version, ""), f"/driver/blocked/{i}")
         for i, item in enumerate(_list(known.get("downgrades", []), "/driver/downgrades")):
@@ -121,6 +125,23 @@ class Checker:
             for key in _DOWNGRADE_KEYS:
                 _need(_text(downgrade.get(key), ""), f"{at}/{key}")
         return known
+
+    def _build(self, item: Any, at: str) -> None:
+        build = self._known(item, _BUILD_KEYS, at)
+        for key in ("runtime", "version"):
+            _need(_text(build.get(key), ""), f"{at}/{key}")
+        if "minimum" in build:
+            _need(_text(build["minimum"], ""), f"{at}/minimum")
+        if "tested" in build and not _list(build["tested"], f"{at}/tested"):
+            raise Fault(f"{at}/tested", "is an empty list; leave it out instead")
+        for i, version in enumerate(build.get("tested", ())):
+            _need(_text(version, ""), f"{at}/tested/{i}")
+
+    def advice(self, value: Any) -> tuple[str, ...]:
+        """Sentences for people."""
+        for i, sentence in enumerate(_list(value, "/advice")):
+            _need(_text(sentence, ""), f"/advice/{i}")
+        return tuple(value)
 
     def entries(self, operator: str, value: Any) -> tuple[OperatorEntry, ...]:
         """One declaration of an operator, or a list of them."""

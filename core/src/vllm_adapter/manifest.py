@@ -37,8 +37,10 @@ MATCH_KEYS: Final = (
     "machine",
     "os",
     "kernel_module",
+    "device_name",
+    "arch",
 )
-LIST_KEYS: Final = frozenset({"pci_device", "pci_class", "machine", "os"})
+LIST_KEYS: Final = frozenset({"pci_device", "pci_class", "machine", "os", "device_name", "arch"})
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
 """An adapter's name, and a torch device type."""
 DOTTED: Final = re.compile(
@@ -46,6 +48,7 @@ DOTTED: Final = re.compile(
 )
 """`module:function` or `module:Class`."""
 _GLOB = re.compile(r"([A-Za-z0-9_][\w.-]*/)*[\w.-]*\*?[\w.-]*\.json\Z", re.ASCII)
+_STEM = re.compile(r"[A-Za-z0-9_][\w.-]*\Z", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
 _TERM = re.compile(r" *(>=|<=|==|!=|>|<) *([0-9]{1,4})(?:\.([0-9]{1,4}))? *\Z")
 _HEX = re.compile(r"[0-9a-f]{4}\Z")
@@ -63,7 +66,11 @@ class DeviceSection:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One adapter.json. `path` is the file; `device` is None for a kernels-only adapter."""
+    """One adapter.json. `path` is the file; `device` is None for a kernels-only adapter.
+
+    `tested_on` are the descriptors, by the stems of their files, whose device has run the
+    conformance suite: empty if none has, None if the manifest does not say.
+    """
 
     name: str
     vendor: str
@@ -74,6 +81,7 @@ class Manifest:
     capabilities: str = "capabilities/*.json"
     plugin: str | None = None
     emulated: bool = False
+    tested_on: tuple[str, ...] | None = None
 
     def capability_files(self) -> list[Path]:
         """The descriptors' files, in the order in which they are tried."""
@@ -112,6 +120,7 @@ def read_manifest(path: Path) -> Manifest:
         capabilities=raw.get("capabilities", "capabilities/*.json"),
         plugin=raw.get("plugin"),
         emulated=raw.get("emulated", False),
+        tested_on=tuple(raw["tested_on"]) if "tested_on" in raw else None,
     )
 
 
@@ -126,6 +135,7 @@ _KEYS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "capabilities": lambda v: _check_pattern(v, _GLOB, "capabilities/*.json, inside the package"),
     "plugin": lambda v: _check_pattern(v, DOTTED, "module:Class"),
     "emulated": lambda v: None if isinstance(v, bool) else "must be true or false",
+    "tested_on": lambda v: _check_tested_on(v),
 }
 _REQUIRED: Final = ("schema", "name", "vendor", "api")
 
@@ -237,6 +247,12 @@ def _check_device(value: Any, newer: bool = False) -> str | None:
     if "library" in value and (value["library"][0] == "/" or ".." in value["library"].split("/")):
         return "has a library outside the package; name the file, relative to the package"
     return None
+
+
+def _check_tested_on(value: Any) -> str | None:
+    if isinstance(value, list) and all(isinstance(v, str) and _STEM.match(v) for v in value):
+        return None
+    return "must be a list of descriptors, by their files' names without .json"
 
 
 def _check_pattern(value: Any, pattern: re.Pattern[str], form: str) -> str | None:

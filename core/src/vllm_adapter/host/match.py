@@ -181,7 +181,29 @@ def _plain(what: str, values: tuple[str, ...], got: str, holds: bool) -> _Key:
     )
 
 
+def _name_key(values: tuple[str, ...], host: HostFacts) -> _Key:
+    names = [one.name for one in host.accelerators if one.name]
+    patterns = [value.casefold() for value in values]
+    found = [n for n in names if any(fnmatchcase(n.casefold(), p) for p in patterns)]
+    return _accelerator_key("name", values, names, found)
+
+
+def _arch_key(values: tuple[str, ...], host: HostFacts) -> _Key:
+    archs = [one.arch for one in host.accelerators if one.arch]
+    return _accelerator_key("arch", values, archs, [arch for arch in archs if arch in values])
+
+
+def _accelerator_key(
+    what: str, values: tuple[str, ...], seen: Sequence[str], found: Sequence[str]
+) -> _Key:
+    evidence = tuple(f"an accelerator's {what} is {value}" for value in dict.fromkeys(found))
+    told = f"seen: {', '.join(dict.fromkeys(seen))}" if seen else f"no {what} was told"
+    return _Key(bool(found), evidence, f"an accelerator of {what} {' or '.join(values)} ({told})")
+
+
 _TESTS: Final = {
+    "device_name": _name_key,
+    "arch": _arch_key,
     "device_node": _node_key,
     "machine": _machine_key,
     "os": _os_key,
