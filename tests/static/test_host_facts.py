@@ -83,7 +83,7 @@ def test_a_whole_machine(tmp_path):
         "/dev/nvidia0",
         "/dev/nvidiactl",
     ]
-    assert facts.nodes[0] == f.DeviceNode("/dev/dri/renderD128", "file", True, True)
+    assert facts.nodes[0] == f.DeviceNode("/dev/dri/renderD128", "file", True, True, os.getegid())
     assert facts.modules == ("nvidia", "nvidia_uvm")
     assert facts.cpuset == f.CpuSet((0, 1, 2), (0,))
     assert facts.cgroup == f.CgroupLimits(4096, 1.5)
@@ -111,7 +111,9 @@ def test_a_root_with_glob_characters_is_no_pattern(tmp_path):
 def test_modes_of_a_node_are_those_of_this_user(tmp_path):
     build(tmp_path, {"/dev/kfd": ""})
     (tmp_path / "dev/kfd").chmod(0o000)
-    assert collect(tmp_path).nodes == (f.DeviceNode("/dev/kfd", "file", False, False),)
+    assert collect(tmp_path).nodes == (
+        f.DeviceNode("/dev/kfd", "file", False, False, os.getegid()),
+    )
 
 
 def test_kinds_of_nodes(tmp_path):

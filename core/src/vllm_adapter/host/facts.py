@@ -90,13 +90,14 @@ class DeviceNode:
     """One accelerator node under /dev.
 
     `kind` is "char", "block", "file" or "other". `readable` and `writable` are what the kernel
-    answers for this process without opening the node.
+    answers for this process without opening the node. `group` is the number of its group.
     """
 
     path: str
     kind: str
     readable: bool
     writable: bool
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

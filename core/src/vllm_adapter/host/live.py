@@ -123,12 +123,13 @@ def _nodes(tree: Tree, patterns: Sequence[str]) -> tuple[DeviceNode, ...]:
     for path in sorted({path for pattern in patterns for path in tree.matching(pattern)}):
         on_disk = tree.on_disk(path)
         try:
-            mode = os.stat(on_disk).st_mode
+            found = os.stat(on_disk)
         except OSError:
             continue
-        if not stat.S_ISDIR(mode):
+        if not stat.S_ISDIR(found.st_mode):
             readable, writable = os.access(on_disk, os.R_OK), os.access(on_disk, os.W_OK)
-            nodes.append(DeviceNode(path, _kind(mode), readable, writable))
+            kind = _kind(found.st_mode)
+            nodes.append(DeviceNode(path, kind, readable, writable, found.st_gid))
     return tuple(nodes)
 
 
