@@ -1,7 +1,7 @@
 """The register of VAnnnn codes. `vllm-adapter explain CODE` prints a page, offline.
 
-VA0 manifest, descriptor, certificate and settings; VA1 host (`_codes_build`,
-`_codes_box`); VA2 runtime; VA3 operators and models; VA4 plan; VA5 vLLM. A code is never reused for something else.
+VA0 manifest, descriptor, certificate and settings; VA1 host (`_codes_build`, `_codes_box`); VA2
+runtime; VA3 operators and models; VA4 plan; VA5 vLLM. A code is never reused for something else.
 """
 
 from __future__ import annotations

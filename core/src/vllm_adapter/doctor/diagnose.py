@@ -1,0 +1,51 @@
+"""All rules over one box: findings without repetition, the worst first."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Final
+
+from vllm_adapter.doctor.finding import Finding, Severity
+from vllm_adapter.doctor.rule import MAX_EVIDENCE, Box, Rule, TextRule
+
+KINDS: Final = (
+    "driver",
+    "build",
+    "dtype",
+    "container",
+    "platform",
+    "visible",
+    "health",
+    "topology",
+    "system",
+)
+"""The modules of `doctor.rules`."""
+EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {}
+"""A finding of the first code is the cause of those: they are not said beside it."""
+_ORDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+
+
+def diagnose(box: Box) -> tuple[Finding, ...]:
+    """Every finding and note, once each."""
+    found: dict[tuple[str, str], Finding] = {}
+    for rule in all_rules():
+        for one in rule.check(box):
+            key = (one.code, one.cause)
+            found[key] = _joined(found[key], one) if key in found else one
+    codes = {one.code for one in found.values()}
+    explained = {code for cause in codes for code in EXPLAINS.get(cause, ())}
+    kept = [one for one in found.values() if one.code not in explained]
+    return tuple(sorted(kept, key=lambda one: (_ORDER[one.severity], one.code)))
+
+
+def all_rules() -> tuple[Rule | TextRule, ...]:
+    """The rules of every kind, in the order of the kinds."""
+    modules = [importlib.import_module(f"vllm_adapter.doctor.rules.{kind}") for kind in KINDS]
+    return tuple(rule for module in modules for rule in module.RULES)
+
+
+def _joined(one: Finding, other: Finding) -> Finding:
+    evidence = tuple(dict.fromkeys((*one.evidence, *other.evidence)))[:MAX_EVIDENCE]
+    worse = min(one.severity, other.severity, key=_ORDER.__getitem__)
+    return Finding(one.code, worse, evidence, one.cause, one.action)

@@ -1,0 +1,1 @@
+"""One kind of fault a module; importing it registers its rules."""

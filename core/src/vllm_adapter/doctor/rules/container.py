@@ -1,0 +1,124 @@
+"""Containers and permissions: nodes that are not there, or may not be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Final
+
+from vllm_adapter.doctor.finding import Evidence, Finding
+from vllm_adapter.doctor.rule import Box, Rule, TextRule, finding
+from vllm_adapter.known_vendors import adapters_for
+
+_NODES: Final = {
+    "cuda": ("/dev/nvidiactl", "/dev/nvidia[0-9]*", "/dev/nvidia-uvm"),
+    "rocm": ("/dev/kfd", "/dev/dri/renderD*"),
+    "xpu": ("/dev/dri/renderD*",),
+    "ascend": ("/dev/davinci_manager", "/dev/davinci[0-9]*", "/dev/devmm_svm", "/dev/hisi_hdc"),
+    "gaudi": ("/dev/accel/accel[0-9]*",),
+    "musa": ("/dev/mtgpu*",),
+}
+"""Nodes that a vendor's stack opens; sources: docs/hardware facts of each adapter."""
+_OLD_NAMES: Final = {"/dev/accel/accel[0-9]*": "/dev/hl[0-9]*"}
+
+
+def _absent_nodes(box: Box) -> Iterator[Finding]:
+    """A device that the PCI bus shows, and whose node is not there: on this machine only."""
+    if not box.live or box.facts.os.name != "Linux" or "wsl2" in box.facts.os.environment:
+        return
+    for adapter, (vendor, device) in adapters_for(box.facts.pci).items():
+        missing = [
+            pattern
+            for pattern in _NODES.get(adapter, ())
+            if not _any(box, pattern) and not _any(box, _OLD_NAMES.get(pattern, pattern))
+        ]
+        if missing:
+            inside = "container" in box.facts.os.environment
+            yield finding(
+                "VA1401",
+                [Evidence(str(device), "PCI"), Evidence(f"no {', no '.join(missing)}", "/dev")],
+                f"a {vendor} device is on this host, and its device nodes are "
+                + ("not passed through to this container" if inside else "not there"),
+                "start the container with the flags of `vllm-adapter container`"
+                if inside
+                else "install or load the vendor's kernel driver",
+            )
+
+
+def _any(box: Box, pattern: str) -> bool:
+    return any(fnmatchcase(node.path, pattern) for node in box.facts.nodes)
+
+
+def _closed_nodes(box: Box) -> Iterator[Finding]:
+    """A compute node that is there and may not be opened; display nodes do not count."""
+    patterns = {pattern for group in _NODES.values() for pattern in group}
+    closed = [
+        node
+        for node in box.facts.nodes
+        if node.kind == "char"
+        and any(fnmatchcase(node.path, pattern) for pattern in patterns)
+        and not (node.readable and node.writable)
+    ]
+    if closed and box.live:
+        yield finding(
+            "VA1402",
+            [Evidence(f"{node.path} may not be opened", "/dev") for node in closed[:5]],
+            "the device nodes belong to a group that this process is not in",
+            "add the node's group by its number: `ls -ln` shows it, `docker run --group-add "
+            "NUMBER` or `usermod -aG GROUP USER` gives it",
+        )
+
+
+RULES: Final = (
+    Rule("VA1401", _absent_nodes),
+    Rule("VA1402", _closed_nodes),
+    TextRule(
+        "VA1401",
+        r"(?i)(?:unable|failed|cannot|could not)[^\n]*?(?:open|access) (?P<node>/dev/[\w./-]+)"
+        r"[^\n]*no such file",
+        "{node} is not there: the container was started without it, or the kernel driver is not "
+        "loaded",
+        "start the container with it (ROCm: `--device /dev/kfd --device /dev/dri`); "
+        "`vllm-adapter container` prints all flags",
+    ),
+    TextRule(
+        "VA1403",
+        r"(?i)(?:unable|failed|cannot|could not)[^\n]*?(?:open|access) (?P<node>/dev/[\w./-]+)"
+        r"[^\n]*invalid argument",
+        "{node} is there and its groups are fine; the kernel refuses to open it: the kernel "
+        "driver and this user space do not fit, or a nested container (seccomp, user namespace) "
+        "forbids it",
+        "compare the kernel driver's release with the user space's; start the container with "
+        "`--security-opt seccomp=unconfined` and without a user namespace of its own",
+    ),
+    TextRule(
+        "VA1402",
+        r"(?i)(?P<node>/dev/(?:dri/renderD\d+|dri/card\d+|kfd|nvidia[\w-]*|davinci\w*|accel[\w/]*|"
+        r"mtgpu[\w.]*|mxcd|hl\d+|cambricon\w*|devmm_svm|hisi_hdc)):? [^\n]*permission denied"
+        r"(?:[^\n]*owner=[\w-]+\(\d+\):(?P<group>[\w-]+)\((?P<number>\d+)\))?",
+        "this user may not open {node}, which belongs to group {group} {number}",
+        "add the user to the node's group by its number (`--group-add {number}`; groups video "
+        "and render): for computing, /dev/dri/renderD* and /dev/kfd count, and card* does not",
+    ),
+    TextRule(
+        "VA1402",
+        r"(?i)(?:unable|failed|cannot|could not)[^\n]*?(?:open|access) (?P<node>/dev/[\w./-]+)"
+        r"[^\n]*permission denied",
+        "this user may not open {node}",
+        "add the user to the node's group by its number (`ls -ln {node}`)",
+    ),
+    TextRule(
+        "VA1404",
+        r"(?i)/dev/shm[^\n]*(?:no space left|too small)|unable to (?:open|allocate) shared memory"
+        r"|insufficient shared memory|bus error[^\n]*shm",
+        "the shared memory of this container is used up",
+    ),
+    TextRule(
+        "VA1406",
+        r"(?i)visible devices \(0\)",
+        "torch_npu counts no device in this process",
+        "in this order: /dev/davinci*, /dev/davinci_manager, /dev/devmm_svm and /dev/hisi_hdc in "
+        "the container; ASCEND_RT_VISIBLE_DEVICES (inside, numbers start at 0 again); the mounts "
+        "of /usr/local/Ascend/driver and npu-smi; `npu-smi info`",
+    ),
+)

@@ -1,0 +1,85 @@
+"""Visible devices: variables that filter twice, and numberings that are not the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from vllm_adapter.doctor.finding import Evidence, Finding, Severity
+from vllm_adapter.doctor.rule import Box, Rule, finding, quoted
+
+_HIP: Final = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_ORDINAL: Final = re.compile(r"(?P<api>HIP|CUDA|hip|cuda)\w* error: invalid device ordinal")
+
+
+def _filtered_twice(box: Box) -> Iterator[Finding]:
+    """ROCr's filter counts first, HIP's counts within it. vLLM refuses unlike HIP and CUDA."""
+    found = {name: value for name in _HIP if (value := box.facts.variable(name)) is not None}
+    ordinal = [quoted(line) for line, _ in box.lines(_ORDINAL)][:2]
+    hip, rocr = found.get("HIP_VISIBLE_DEVICES"), found.get("ROCR_VISIBLE_DEVICES")
+    cuda = found.get("CUDA_VISIBLE_DEVICES")
+    said = [Evidence(f"{name}={value}", "environment") for name, value in found.items()]
+    torch = box.facts.torch
+    rocm = bool(torch and torch.hip) or any(o.vendor == "rocm" for o in box.facts.accelerators)
+    if rocr is not None and hip is not None:
+        yield finding(
+            "VA1601",
+            [*ordinal, *said],
+            "ROCR_VISIBLE_DEVICES filters first and HIP_VISIBLE_DEVICES counts within what it "
+            "left: ordinals shift, or point past the end",
+            "set only one of the two",
+            Severity.ERROR if ordinal else Severity.WARNING,
+        )
+    elif rocm and hip is not None and cuda is not None and hip != cuda:
+        yield finding(
+            "VA1601",
+            said,
+            "HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES differ: vLLM refuses to start on ROCm",
+            "give both the same value, or unset one",
+        )
+    elif ordinal and (rocm or "HIP" in ordinal[0].text):
+        yield finding(
+            "VA1601",
+            [*ordinal, *said],
+            "a HIP program asks for a device that its filter left out; under Ray both "
+            "HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES are touched, and the second counts "
+            "within the first",
+            "set only one visible-devices variable; under Ray set "
+            "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES=1",
+        )
+    elif ordinal:
+        yield finding(
+            "VA1601",
+            [*ordinal, *said],
+            "a program asks for a device index that CUDA_VISIBLE_DEVICES leaves out",
+            "count from 0 within the visible devices; under Ray leave the variable to Ray, or set "
+            "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1",
+        )
+
+
+def _fewer_than_rows(box: Box) -> Iterator[Finding]:
+    """torch's devices against the rows of the driver's tool."""
+    torch = box.facts.torch
+    seen = torch.visible_devices if torch else None
+    if seen is None:
+        counted = [one for one in box.facts.accelerators if one.source.startswith("torch")]
+        seen = len(counted) or None
+    for matrix in box.facts.links:
+        rows = len(matrix.devices)
+        if matrix.kind != "links" or seen is None or not 0 < seen < rows:
+            continue
+        yield finding(
+            "VA1602",
+            [
+                Evidence(f"torch sees {seen} devices", "host facts"),
+                Evidence(f"{matrix.source} has {rows}", "host facts"),
+            ],
+            f"torch sees {seen} of the {rows} devices that {matrix.source} lists: its index is "
+            "not the row's number",
+            "match by UUID or bus id (`nvidia-smi -L`); look at the visible-devices variable",
+            Severity.WARNING,
+        )
+
+
+RULES: Final = (Rule("VA1601", _filtered_twice), Rule("VA1602", _fewer_than_rows))
