@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from vllm_adapter.host.facts import Accelerator, HostFacts
 
@@ -72,17 +72,26 @@ def _united(one: tuple[T, ...], other: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(dict.fromkeys((*one, *other)))
 
 
+_LISTING: Final = ("lspci", "inxi", "kernel")
+"""Sources that number nothing: their index is a place in a list."""
+
+
 def join_accelerators(
     one: Sequence[Accelerator], other: Sequence[Accelerator]
 ) -> tuple[Accelerator, ...]:
-    """Each device once, with what all sources say of it."""
+    """Each device once, with what all sources say of it.
+
+    A list of hardware adds no device of a vendor whose devices another source has counted without
+    saying where they are: it would be the same ones again.
+    """
     found = list(one)
+    unplaced = {known.vendor for known in one if not (_listing(known) or known.bdf)}
     for device in other:
         at = next((i for i, known in enumerate(found) if same_device(known, device)), None)
-        if at is None:
-            found.append(device)
-        else:
+        if at is not None:
             found[at] = _joined(found[at], device)
+        elif not (_listing(device) and device.vendor in unplaced):
+            found.append(device)
     return tuple(found)
 
 
@@ -90,16 +99,27 @@ def same_device(one: Accelerator, other: Accelerator) -> bool:
     """Whether two sources speak of one device.
 
     Numbers alone do not say so across unlike numberings: torch counts visible devices, a driver's
-    tool all of them; an NPU's number is its card's.
+    tool all of them; an NPU's number is its card's. A MIG instance is not its GPU.
     """
-    if one.vendor != other.vendor:
+    if one.vendor != other.vendor or _instance(one) != _instance(other):
         return False
     for key in ("uuid", "bdf"):
         mine, theirs = getattr(one, key), getattr(other, key)
         if mine and theirs:
-            same: bool = mine == theirs and one.partition == other.partition
-            return same and (one.die or 0) == (other.die or 0)
+            return bool(mine == theirs) and (
+                one.die is None or other.die is None or one.die == other.die
+            )
+    if _listing(one) or _listing(other):
+        return False
     return (one.index, one.die or 0) == (other.index, other.die or 0) and "torch" not in (
         one.source.split()[0],
         other.source.split()[0],
     )
+
+
+def _listing(device: Accelerator) -> bool:
+    return device.source.startswith(_LISTING)
+
+
+def _instance(device: Accelerator) -> bool:
+    return (device.partition or "").startswith(("GI ", *"1234567"))

@@ -21,7 +21,19 @@ from vllm_adapter.host.secrets import hidden
 from vllm_adapter.host.text import Report, clean
 
 MAX_BYTES: Final = 32 << 20
-PARSERS: Final[tuple[tuple[str, str], ...]] = ()
+PARSERS: Final[tuple[tuple[str, str], ...]] = (
+    ("nvidia_smi_q", r"NVSMI LOG=|<nvidia_smi_log>"),
+    (
+        "nvidia_smi",
+        r"NVIDIA-SMI|PPU-SMI|XPU-SMI|IX-ML|Persistence-M|NVML library|UUID: |index,|device handle",
+    ),
+    ("npu_smi", r"npu-smi|Hugepages-Usage|Chip Logic ID|Chip Name"),
+    ("hl_smi", r"HL-SMI|AIP"),
+    ("mx_smi", r"MX-SMI|^\s*GPU#\d"),
+    ("mthreads_gmi", r"mthreads-gmi|\bMTT\s"),
+    ("cnmon", r"CNMON"),
+    ("xpu_smi", r"Intel XPU-SMI|Device ID|device_list"),
+)
 """(module in `parsers`, anchor): the earlier is believed where two disagree."""
 
 

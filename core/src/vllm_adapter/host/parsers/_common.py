@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from vllm_adapter.host.text import Report
+
 MIB: Final = 1 << 20
 _UNITS: Final = {"": 1, "k": 10, "m": 20, "g": 30, "t": 40}
 _BDF: Final = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
@@ -48,3 +50,8 @@ def cpu_list(text: str) -> tuple[int, ...] | None:
             return None
         found.update(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
     return tuple(sorted(found))
+
+
+def is_whole(report: Report, position: int) -> bool:
+    """Whether a line is surely all there: the end of the text may be in the middle of one."""
+    return report.ended or position + 1 < len(report.lines)

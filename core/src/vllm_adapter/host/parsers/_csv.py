@@ -1,0 +1,85 @@
+"""Comma-separated answers of `--query-gpu=... --format=csv` and tools that do alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from vllm_adapter.host.device_facts import Accelerator, Health
+from vllm_adapter.host.parsers._common import binary_size, is_whole, normal_bdf, number
+from vllm_adapter.host.parsers._makers import maker
+from vllm_adapter.host.text import Report
+
+_MEMORY: Final = ("memory.total", "memory.used")
+_INDEX: Final = "index"
+
+
+def csv_devices(
+    report: Report, vendor: str, source: str, needs: Sequence[str] = ()
+) -> tuple[Accelerator, ...]:
+    """The devices of every such table; a header must name `index` and one of `needs`.
+
+    A unit stands in the header ("memory.total [MiB]") or in the cell. The text's last line is
+    believed but for its last cell, which may have been cut.
+    """
+    found: list[Accelerator] = []
+    for start, line in enumerate(report.lines):
+        if "," not in line.text or _INDEX not in line.text:
+            continue
+        names, units = _header(line.text)
+        if _INDEX not in names or (needs and not set(needs) & set(names)):
+            continue
+        for place in range(start + 1, len(report.lines)):
+            cells = [cell.strip() for cell in report.lines[place].text.split(",")]
+            last = not is_whole(report, place)
+            if len(cells) != len(names) and not last:
+                break
+            row = dict(zip(names, cells[:-1] if last else cells, strict=False))
+            if not row.get(_INDEX, "").isdigit():
+                break
+            found.append(_device(row, units, vendor, source))
+    return tuple(found)
+
+
+def _header(text: str) -> tuple[list[str], dict[str, str]]:
+    names, units = [], {}
+    for cell in text.split(","):
+        name, _, unit = cell.strip().partition(" [")
+        names.append(name.lower())
+        units[name.lower()] = unit.rstrip("]")
+    return names, units
+
+
+def _device(row: dict[str, str], units: dict[str, str], vendor: str, source: str) -> Accelerator:
+    def size(key: str) -> int | None:
+        cell = row.get(key, "")
+        return binary_size(cell if cell.endswith("B") else f"{cell} {units.get(key) or 'x'}")
+
+    def reading(*keys: str) -> float | None:
+        values = (number(row.get(key)) for key in keys)
+        return next((value for value in values if value is not None), None)
+
+    name = row.get("name") or row.get("gpu_name")
+    capability = row.get("compute_cap", "")
+    major, _, minor = capability.partition(".")
+    made_by = maker(name, vendor)
+    known = made_by == "cuda" and major.isdigit() and minor.isdigit()
+    return Accelerator(
+        made_by,
+        int(row[_INDEX]),
+        source,
+        name=name,
+        bdf=normal_bdf(row.get("pci.bus_id") or row.get("gpu_bus_id") or row.get("bus_id") or ""),
+        uuid=row.get("uuid") or row.get("gpu_uuid"),
+        arch=f"sm_{major}{minor}" if known else None,
+        memory_total_bytes=size(_MEMORY[0]),
+        memory_used_bytes=size(_MEMORY[1]),
+        health=Health(
+            temperature_c=reading("temperature.gpu", "temperature.aip"),
+            power_w=reading("power.draw"),
+            power_cap_w=reading("power.limit", "power.max"),
+            utilization_percent=reading("utilization.gpu", "utilization.aip"),
+            clock_mhz=reading("clocks.sm", "clocks.current.sm", "clocks.current.soc"),
+            clock_max_mhz=reading("clocks.max.sm", "clocks.max.soc"),
+        ),
+    )

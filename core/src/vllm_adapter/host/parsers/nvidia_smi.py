@@ -1,0 +1,200 @@
+"""`nvidia-smi`: its table, `-L`, MIG instances, processes, and the sentences of its failures.
+
+The same face is worn by T-Head's `ppu-smi`, Iluvatar's `ixsmi` and Kunlunxin's `xpu-smi`; the
+device's name and the table's head say who made it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from vllm_adapter.host.device_facts import Accelerator, Driver, Health
+from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.host.merge import join_accelerators
+from vllm_adapter.host.parsers._common import MIB, is_whole, normal_bdf
+from vllm_adapter.host.parsers._csv import csv_devices
+from vllm_adapter.host.parsers._frame import BDF, Row, device_rows, processes, tables
+from vllm_adapter.host.parsers._makers import maker
+from vllm_adapter.host.text import Report
+
+_HEADS: Final = (
+    re.compile(r"\bNVIDIA-SMI\s+\d|\|\s*GPU\s+Name\s+(?:TCC/WDDM|Persistence-M|Driver-Model)"),
+    re.compile(r"\bPPU-SMI\s+\d|\|\s*PPU\s+Name\b"),
+    re.compile(r"\bXPU-SMI\s+Driver Version|\|\s*XPU\s+Name\b"),
+    re.compile(r"\bIX-ML\b"),
+    re.compile(  # the heads of other tools, which end ours
+        r"\b(?:HL-SMI Version|AMD-SMI\s+v?\d|MX-SMI\s+\d|CNMON\s+v|Intel XPU-SMI|npu-smi\s+\d)"
+        r"|\bmthreads-gmi:|={5}\s*NVSMI LOG"
+    ),
+)
+_FACES: Final = (
+    ("nvidia-smi", "cuda"),
+    ("ppu-smi", "thead"),
+    ("xpu-smi", "kunlunxin"),
+    ("ixsmi", "iluvatar"),
+)
+_DRIVER: Final = re.compile(r"Driver Version\s*:\s*(\d+(?:\.\d+)+[\w.-]*)(?=\s|\|)")
+_CUDA: Final = re.compile(r"CUDA Version\s*:\s*(\d+\.\d+)(?=\s|\|)")
+_WINDOWS: Final = re.compile(r"\d{3}\.\d\d")
+_LISTED: Final = re.compile(r"^\s*GPU (\d+): (\S.*?) \(UUID: (GPU-[0-9A-Fa-f-]{36})\)?\s*$")
+_LISTED_MIG: Final = re.compile(
+    r"^\s*MIG (\d+c?\.\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)\s]+)\)\s*$"
+)
+_MIG: Final = re.compile(
+    r"(?:^|\|)\s*(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+\|\s*(\d+)\s*MiB\s*/\s*(\d+)\s*MiB"
+)
+_ECC: Final = re.compile(r"\|\s*(\d+)\s*\|?\s*$")
+_LIBRARY: Final = re.compile(r"NVML library version:\s*(\d+(?:\.\d+)+)\s*$")
+_LOST: Final = re.compile(
+    rf"device handle for GPU\s?(?P<index>\d+)?:?\s*(?P<bdf>{BDF}):\s*(?P<why>.*\S)"
+)
+
+
+def parse(report: Report) -> HostFacts:
+    """Devices, drivers and processes of every such output in the text."""
+    listed = csv_devices(report, "cuda", "nvidia-smi", ("uuid", "gpu_uuid", "pci.bus_id", "name"))
+    devices = join_accelerators(_listed(report), listed)
+    drivers: list[Driver] = []
+    for which, start, stop in tables(report, _HEADS):
+        if which < len(_FACES):
+            drivers += _drivers(report, which, start)
+            devices = join_accelerators(devices, _table(report, which, start, stop))
+    for position, found in report.find(_LIBRARY):
+        if is_whole(report, position):
+            drivers.append(Driver("nvml", found[1], "nvidia-smi"))
+    return HostFacts(
+        accelerators=_with_lost(report, devices), drivers=tuple(dict.fromkeys(drivers))
+    )
+
+
+def _drivers(report: Report, which: int, start: int) -> list[Driver]:
+    """Versions of the head. Under WSL the second number is the Windows driver's, which counts."""
+    text = report.lines[start].text + (" " if is_whole(report, start) else "")
+    driver = _DRIVER.search(text)
+    if which or not driver:
+        component = {1: "ppu", 2: "kunlunxin", 3: "iluvatar"}.get(which, "")
+        return [Driver(component, driver[1], _FACES[which][0])] if driver and which else []
+    smi = re.search(r"NVIDIA-SMI\s+(\d+(?:\.\d+)+)(?=\s|\|)", text)
+    found = []
+    windows = smi is not None and smi[1] != driver[1] and _WINDOWS.fullmatch(driver[1])
+    found.append(Driver("windows" if windows else "nvidia", driver[1], "nvidia-smi"))
+    if smi:
+        found.append(Driver("nvidia-smi", smi[1], "nvidia-smi"))
+    cuda = _CUDA.search(text)
+    if cuda:
+        found.append(Driver("cuda", cuda[1], "nvidia-smi"))
+    return found
+
+
+def _listed(report: Report) -> tuple[Accelerator, ...]:
+    """The lines of `nvidia-smi -L`; MIG instances follow their GPU."""
+    found: list[Accelerator] = []
+    for line in report.lines:
+        gpu = _LISTED.match(line.text)
+        if gpu:
+            vendor = maker(gpu[2], "cuda")
+            found.append(Accelerator(vendor, int(gpu[1]), "nvidia-smi", name=gpu[2], uuid=gpu[3]))
+            continue
+        mig = _LISTED_MIG.match(line.text)
+        if mig and found:
+            parent = found[-1]
+            if parent.partition is None:
+                found[-1] = parent = replace(parent, partition="MIG")
+            found.append(
+                Accelerator(
+                    parent.vendor,
+                    parent.index,
+                    "nvidia-smi",
+                    name=parent.name,
+                    card=parent.index,
+                    die=int(mig[2]),
+                    uuid=mig[3],
+                    partition=mig[1],
+                )
+            )
+    return _once(found)
+
+
+def _once(found: list[Accelerator]) -> tuple[Accelerator, ...]:
+    return tuple({(one.index, one.die, one.uuid): one for one in found}.values())
+
+
+def _table(report: Report, which: int, start: int, stop: int) -> tuple[Accelerator, ...]:
+    face, vendor = _FACES[which]
+    held = processes(report, start, stop)
+    found = []
+    for row in device_rows(report, start, stop):
+        made_by = maker(row.name, vendor)
+        memory = row.memory
+        found.append(
+            Accelerator(
+                made_by,
+                row.index,
+                face,
+                name=row.name or None,
+                bdf=row.bdf,
+                memory_total_bytes=memory[1] if memory else None,
+                memory_used_bytes=memory[0] if memory else None,
+                partition="MIG" if any(_enabled(line) for line in row.below[1:]) else None,
+                health=_health(row),
+                processes=held.get(row.index, ()),
+            )
+        )
+    return (*found, *_instances(report, start, stop, found))
+
+
+def _enabled(line: str) -> bool:
+    return re.search(r"\|\s*Enabled\*?\s*\|?\s*$", line) is not None
+
+
+def _health(row: Row) -> Health:
+    health = row.health()
+    errors = list(health.errors)
+    ecc = _ECC.search(row.right) if row.closed else None
+    if ecc and int(ecc[1]):
+        errors.append(f"{int(ecc[1])} uncorrectable memory errors since the driver was loaded")
+    return replace(health, errors=tuple(errors))
+
+
+def _instances(
+    report: Report, start: int, stop: int, cards: list[Accelerator]
+) -> list[Accelerator]:
+    """MIG instances: the table names neither profile nor UUID, so `-L` tells more."""
+    found = []
+    for line in report.lines[start:stop]:
+        row = _MIG.search(line.text)
+        card = next((one for one in cards if row and one.index == int(row[1])), None)
+        if row and card:
+            found.append(
+                Accelerator(
+                    card.vendor,
+                    card.index,
+                    card.source,
+                    name=card.name,
+                    card=card.index,
+                    die=int(row[4]),
+                    memory_total_bytes=int(row[6]) * MIB,
+                    memory_used_bytes=int(row[5]) * MIB,
+                    partition=f"GI {row[2]} CI {row[3]}",
+                )
+            )
+    return found
+
+
+def _with_lost(report: Report, devices: tuple[Accelerator, ...]) -> tuple[Accelerator, ...]:
+    """The devices, with those that the tool says it can no longer reach."""
+    for _, found in report.find(_LOST):
+        bdf = normal_bdf(found["bdf"])
+        known = next((one for one in devices if one.bdf == bdf), None)
+        error = f"nvidia-smi cannot reach the device: {found['why']}"
+        if known:
+            lost = replace(known.health, errors=(*known.health.errors, error))
+            new = replace(known, health=lost)
+            devices = tuple(new if one is known else one for one in devices)
+        elif found["index"]:
+            lost = Health(errors=(error,))
+            device = Accelerator("cuda", int(found["index"]), "nvidia-smi", bdf=bdf, health=lost)
+            devices = join_accelerators(devices, (device,))
+    return devices

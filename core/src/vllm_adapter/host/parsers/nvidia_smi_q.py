@@ -1,0 +1,202 @@
+"""`nvidia-smi -q` as text of any age, and the same log as XML (`-q -x`).
+
+Both are read as (section, key, value) entries, so that one rule serves both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Driver, Health
+from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.host.parsers._common import binary_size, normal_bdf, number
+from vllm_adapter.host.parsers._makers import maker
+from vllm_adapter.host.text import Report
+
+_START: Final = re.compile(r"NVSMI LOG=|<nvidia_smi_log>")
+_GPU: Final = re.compile(
+    r"^\s*(?:GPU |<gpu id=\")(?P<bdf>[0-9A-Fa-f]{4,8}(?::[0-9A-Fa-f]{2}){2}\.[0-7])(?:\">)?\s*$"
+)
+_PAIR: Final = re.compile(r"^\s*(?P<key>\S(?:.*?\S)?)\s*:(?:\s+(?P<value>.*))?$")
+_ELEMENT: Final = re.compile(r"<(?P<key>[a-z][a-z0-9_]*)>(?P<value>[^<]*)</(?P=key)>\s*$")
+_OPEN: Final = re.compile(r"^\s*<(?P<key>[a-z][a-z0-9_]*)(?: [^>]*)?>\s*$")
+_VERSION: Final = re.compile(r"\d+(?:\.\d+)+")
+_SECTIONS: Final = (
+    "fb_memory_usage",
+    "bar1_memory_usage",
+    "conf_compute_protected_memory_usage",
+    "utilization",
+    "temperature",
+    "gpu_power_readings",
+    "power_readings",
+    "module_power_readings",
+    "clocks",
+    "max_clocks",
+    "clocks_event_reasons",
+    "clocks_throttle_reasons",
+    "ecc_errors",
+    "volatile",
+    "aggregate",
+    "retired_pages",
+    "remapped_rows",
+    "processes",
+)
+_ALIASES: Final = {
+    "gpu_uuid": "uuid",
+    "gpu_current_temp": "gpu_temp",
+    "average_power_draw": "power_draw",
+    "instantaneous_power_draw": "power_draw",
+    "instant_power_draw": "power_draw",
+    "current_power_limit": "power_limit",
+    "process_id": "pid",
+    "name": "process_name",
+    "used_gpu_memory": "used_memory",
+    "gpu_util": "gpu",
+    "graphics_clock": "graphics",
+    "sm_clock": "sm",
+}
+
+
+@dataclass(slots=True)
+class _Gpu:
+    bdf: str | None
+    values: dict[tuple[str, str], str] = field(default_factory=dict)
+    throttled: list[str] = field(default_factory=list)
+    processes: list[dict[str, str]] = field(default_factory=list)
+    split: bool = False
+
+
+def parse(report: Report) -> HostFacts:
+    """Devices in the order of the log, and the driver's versions."""
+    start = next((position for position, _ in report.find(_START)), None)
+    if start is None:
+        return HostFacts()
+    gpus: list[_Gpu] = []
+    drivers: list[Driver] = []
+    section, attached = "", None
+    for key, value, opens, bdf in _entries(report, start):
+        if bdf:
+            gpus.append(_Gpu(normal_bdf(bdf)))
+            section = ""
+        elif opens:
+            if gpus and key in ("mig_device", "mig_devices"):
+                gpus[-1].split = True
+            section = key if key in _SECTIONS else section if key == "process_info" else ""
+        elif not gpus:
+            attached = number(value) if key == "attached_gpus" else attached
+            component = {"driver_version": "nvidia", "cuda_version": "cuda"}.get(key)
+            if component and _VERSION.fullmatch(value):
+                drivers.append(Driver(component, value, "nvidia-smi -q"))
+        else:
+            _keep(gpus[-1], section, key, value)
+    found = []
+    for place, gpu in enumerate(gpus):
+        # One device alone can be asked for (-i 3): then only the minor number tells which.
+        minor = number(gpu.values.get(("", "minor_number"))) if attached != len(gpus) else None
+        found.append(_device(gpu, place if minor is None else int(minor)))
+    return HostFacts(accelerators=tuple(found), drivers=tuple(dict.fromkeys(drivers)))
+
+
+def _entries(report: Report, start: int) -> Iterator[tuple[str, str, bool, str | None]]:
+    """(key, value, whether it opens a section, bus address of a device that begins here).
+
+    A line where the text ends without a line break is left out: its value may have been cut.
+    """
+    xml = "<nvidia_smi_log>" in report.lines[start].text
+    for line in report.lines[start:]:
+        text, whole = line.text, report.ended or line is not report.lines[-1]
+        gpu = _GPU.match(text)
+        if gpu:
+            yield "", "", False, gpu["bdf"]
+            continue
+        if xml:
+            element, opened = _ELEMENT.search(text), _OPEN.match(text)
+            if element:
+                yield _name(element["key"]), element["value"].strip(), False, None
+            elif opened:
+                yield opened["key"], "", True, None
+            continue
+        pair = _PAIR.match(text)
+        if pair and whole:
+            yield _name(pair["key"]), (pair["value"] or "").strip(), not pair["value"], None
+        elif text.strip() and not pair:
+            yield _name(text.strip(), section=True), "", True, None
+
+
+def _name(text: str, section: bool = False) -> str:
+    key = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+    return key if section else _ALIASES.get(key, key)
+
+
+def _keep(gpu: _Gpu, section: str, key: str, value: str) -> None:
+    if section in ("clocks_event_reasons", "clocks_throttle_reasons"):
+        if value == "Active" and not key.endswith("idle"):
+            gpu.throttled.append(re.sub(r"^clocks_(?:event|throttle)_reason_", "", key))
+    elif section == "processes" or key == "pid":
+        if key == "pid":
+            gpu.processes.append({})
+        if gpu.processes:
+            gpu.processes[-1][key] = value
+    else:
+        gpu.values.setdefault((section, key), value)
+
+
+def _device(gpu: _Gpu, place: int) -> Accelerator:
+    values = gpu.values
+    name = values.get(("", "product_name"))
+    if gpu.split:  # an instance's memory is printed under the same words as its GPU's
+        values = {key: value for key, value in values.items() if key[0] != "fb_memory_usage"}
+    total = binary_size(values.get(("fb_memory_usage", "total")))
+    used = binary_size(values.get(("fb_memory_usage", "used")))
+    node = number(values.get(("", "numa_id")))
+    return Accelerator(
+        maker(name, "cuda"),
+        place,
+        "nvidia-smi -q",
+        name=name,
+        bdf=gpu.bdf,
+        uuid=values.get(("", "uuid")),
+        memory_total_bytes=total,
+        memory_used_bytes=used,
+        partition="MIG" if gpu.split else None,
+        memory_nodes=(int(node),) if node is not None and node >= 0 else (),
+        health=_health(gpu),
+        processes=tuple(_process(each) for each in gpu.processes if each.get("pid", "").isdigit()),
+    )
+
+
+def _health(gpu: _Gpu) -> Health:
+    values = gpu.values
+
+    def reading(key: str, *sections: str) -> float | None:
+        found = (number(values.get((section, key))) for section in sections)
+        return next((value for value in found if value is not None), None)
+
+    power = ("gpu_power_readings", "power_readings")
+    errors = [
+        f"{int(count)} uncorrectable memory errors ({key.replace('_', ' ')})"
+        for (section, key), value in values.items()
+        if section == "volatile" and "uncorrect" in key and (count := number(value))
+    ]
+    if any(value in ("GPU is lost", "Unknown Error") for value in values.values()):
+        errors.append("the tool cannot read this device any more")
+    if values.get(("remapped_rows", "remapping_failure_occurred")) == "Yes":
+        errors.append("remapping of a failed memory row failed")
+    return Health(
+        temperature_c=reading("gpu_temp", "temperature"),
+        power_w=reading("power_draw", *power),
+        power_cap_w=reading("power_limit", *power),
+        utilization_percent=reading("gpu", "utilization"),
+        clock_mhz=reading("sm", "clocks"),
+        clock_max_mhz=reading("sm", "max_clocks"),
+        throttle_reasons=tuple(dict.fromkeys(gpu.throttled)),
+        errors=tuple(errors),
+    )
+
+
+def _process(entry: dict[str, str]) -> DeviceProcess:
+    memory = binary_size(entry.get("used_memory"))
+    return DeviceProcess(int(entry["pid"]), entry.get("process_name"), memory)
