@@ -43,7 +43,7 @@ def entry_points(group: str) -> list[EntryPoint]:
     found: list[EntryPoint] = []
     seen: set[str] = set()
     for distribution in distributions():
-        points = list(_section(_text(distribution, "entry_points.txt"), group))
+        points = list(section(_text(distribution, "entry_points.txt"), group))
         if not points:
             continue
         headers = _headers(_text(distribution, "METADATA") or _text(distribution, "PKG-INFO"))
@@ -119,7 +119,7 @@ def _text(distribution: Any, file: str) -> str:
         return ""
 
 
-def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
+def section(text: str, group: str) -> Iterator[tuple[str, str]]:
     """The name and value of each line in a group of entry_points.txt."""
     header = f"[{group}]"
     if header not in text:

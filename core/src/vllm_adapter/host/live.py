@@ -1,7 +1,9 @@
-"""Collects the facts of the machine we run on: a few milliseconds, no child process, no root.
+"""Collects the facts of the machine we run on: without root, and without writing anything.
 
-Everything comes from sysfs, procfs and /dev. Where those are not there (another system, a
-locked-down container) the facts say less, and `HostFacts.unknown` says what is missing.
+`collect` takes a few milliseconds and starts no child process: everything comes from sysfs,
+procfs and /dev. Where those are not there (another system, a locked-down container) the facts say
+less, and `HostFacts.unknown` says what is missing. `collect_all` reads further files and asks the
+vendors' tools.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -76,6 +78,26 @@ def collect(root: Path = Path("/"), *, node_globs: Sequence[str] = ()) -> HostFa
         python=sys.version.split()[0],
         torch=_torch(tree),
         unknown=tuple(tree.unknown),
+    )
+
+
+def collect_all(
+    root: Path = Path("/"),
+    *,
+    timeout_s: float = 5.0,
+    node_globs: Sequence[str] = (),
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> HostFacts:
+    """Everything that this machine says of itself, its vendors' tools included; never raises.
+
+    As `collect`; the tools are those of this process's PATH. They run side by side, each in a
+    child process that is ended after `timeout_s` seconds. Files are believed over tools. `told` is
+    called at each tool's end with how many have ended, and of how many.
+    """
+    from vllm_adapter.host.live_whole import complete
+
+    return complete(
+        collect(root, node_globs=node_globs), Tree(root), timeout_s=timeout_s, told=told
     )
 
 

@@ -1,0 +1,154 @@
+"""Runs small programs side by side, each with its own time and room, and always ends them."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+OUTPUT_BYTES: Final = 8 << 20
+"""The XML of sixteen devices is about a hundredth of this."""
+_STDERR_BYTES: Final = 4096
+_TICK_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended. `fault` is None where it ended by itself with exit code 0."""
+
+    output: bytes
+    fault: str | None = None
+
+
+@dataclass
+class _Child:
+    """One running program."""
+
+    process: subprocess.Popen[bytes]
+    deadline: float
+    output: bytearray = field(default_factory=bytearray)
+    words: bytes = b""
+
+
+def run_all(
+    commands: Sequence[Sequence[str]],
+    *,
+    timeout_s: float,
+    environ: Mapping[str, str],
+    done: Callable[[], None] = lambda: None,
+) -> list[Ended]:
+    """Runs all commands at once and gives how each ended, in their order; never raises for one.
+
+    Each is the leader of a process group of its own, which is killed at its end, so that nothing
+    it started stays. `done` is called at each end.
+    """
+    ended: dict[int, Ended] = {}
+    running: dict[int, _Child] = {}
+    try:
+        with selectors.DefaultSelector() as selector:
+            for number, command in enumerate(commands):
+                child = _start(command, timeout_s, environ)
+                if isinstance(child, Ended):
+                    ended[number] = child
+                    done()
+                    continue
+                running[number] = child
+                for stream in (child.process.stdout, child.process.stderr):
+                    assert stream is not None
+                    os.set_blocking(stream.fileno(), False)
+                    selector.register(stream, selectors.EVENT_READ, number)
+            while running:
+                # A grandchild may hold a pipe open, so the child's own end is polled for.
+                codes = {number: child.process.poll() for number, child in running.items()}
+                for key, _ in selector.select(_TICK_S):
+                    if not _take(running[key.data], key.fd):
+                        selector.unregister(key.fileobj)
+                for number, code in codes.items():
+                    fault = _fault(running[number], code, timeout_s)
+                    if code is None and fault is None:
+                        continue
+                    child = running.pop(number)
+                    for stream in (child.process.stdout, child.process.stderr):
+                        assert stream is not None
+                        while len(child.output) <= OUTPUT_BYTES and _take(child, stream.fileno()):
+                            pass
+                        with suppress(KeyError):  # it was unregistered at its end of file
+                            selector.unregister(stream)
+                    _end(child)
+                    ended[number] = Ended(bytes(child.output[:OUTPUT_BYTES]), fault)
+                    done()
+    finally:
+        for child in running.values():
+            _end(child)
+    return [ended[number] for number in range(len(commands))]
+
+
+def _start(command: Sequence[str], timeout_s: float, environ: Mapping[str, str]) -> _Child | Ended:
+    try:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env=dict(environ),
+            cwd="/",
+            bufsize=0,
+        )
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        return Ended(b"", f"cannot be started: {reason}")
+    return _Child(process, time.monotonic() + timeout_s)
+
+
+def _take(child: _Child, descriptor: int) -> bool:
+    """Takes what is waiting in one of the two pipes; False where there is nothing (more)."""
+    try:
+        data = os.read(descriptor, 65536)
+    except (BlockingIOError, OSError):
+        return False
+    assert child.process.stdout is not None
+    if descriptor == child.process.stdout.fileno():
+        child.output += data
+    else:
+        child.words = (child.words + data)[-_STDERR_BYTES:]
+    return data != b""
+
+
+def _fault(child: _Child, code: int | None, timeout_s: float) -> str | None:
+    if len(child.output) > OUTPUT_BYTES:
+        return f"printed more than {OUTPUT_BYTES >> 20} MiB and was ended"
+    if code is None:
+        late = time.monotonic() > child.deadline
+        return f"gave no answer within {timeout_s:g} s and was ended" if late else None
+    if code == 0:
+        return None
+    lines = (
+        (child.words or bytes(child.output[-_STDERR_BYTES:])).decode(errors="replace").split("\n")
+    )
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return _how(code) + (f": {last[:200]}" if last else "")
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _end(child: _Child) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # nobody of the group is left
+        os.killpg(child.process.pid, signal.SIGKILL)
+    child.process.wait()
+    for stream in (child.process.stdout, child.process.stderr):
+        assert stream is not None
+        stream.close()

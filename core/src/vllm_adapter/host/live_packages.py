@@ -1,0 +1,100 @@
+"""Python packages, vLLM and variables that matter to a device; nothing is imported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from vllm_adapter.distributions import section
+from vllm_adapter.host.facts import VllmFacts
+from vllm_adapter.host.secrets import hidden, is_secret
+
+_NAMES: Final = frozenset(
+    """
+    aiter amd-aiter amdsmi bitsandbytes compressed-tensors deep-ep deep-gemm flash-attn
+    flashinfer-cubin flashinfer-python habana-torch-plugin intel-extension-for-pytorch kernels
+    mooncake-transfer-engine neuronx-cc numpy nvidia-ml-py oneccl oneccl-bind-pt optimum-habana
+    pynvml pytorch-triton pytorch-triton-rocm pytorch-triton-xpu pyzmq ray safetensors sgl-kernel
+    sglang tokenizers torch torch-mlu torch-musa torch-neuronx torch-npu torch-xla torchaudio
+    torchvision transformers triton triton-ascend triton-rocm triton-xpu vllm xformers xgrammar
+    """.split()
+)
+_PREFIXES: Final = ("vllm-", "nvidia-nccl", "nvidia-cuda-runtime", "nvidia-cudnn")
+_GROUPS: Final = ("vllm.platform_plugins", "vllm.general_plugins")
+_VARIABLES: Final = re.compile(
+    r"(?:LD_LIBRARY_PATH|LD_PRELOAD|[A-Z]\w*_VISIBLE_(?:DEVICES|MODULES|CARDS)|GPU_DEVICE_ORDINAL"
+    r"|PYTHONPATH|PYTHONHASHSEED|NO_COLOR|MKL_NUM_THREADS|TORCH(?:DYNAMO|INDUCTOR)_\w+"
+    r"|RAY_EXPERIMENTAL_NOSET_\w+|(?:VLLM|VA|CUDA|HIP|HSA|ROCR|ROCM|AMD|ZE|ZES|ONEAPI|SYCL|CCL"
+    r"|ASCEND|HCCL|NPU|HABANA|PT_HPU|MUSA|MTHREADS|MACA|MLU|CNCL|XPU|NCCL|RCCL|GLOO|UCX|OMP|KMP"
+    r"|GOMP|NVIDIA|PYTORCH|TORCH|TRITON|MIOPEN|PJRT|TPU|NEURON)_\w+)"
+)
+_BYTES: Final = 4096
+"""A value longer than this is cut: it is a list of paths, or no setting at all."""
+
+
+def read_packages() -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str, str], ...]]:
+    """Versions of the packages that matter, by normalised name, and vLLM's plug-ins.
+
+    A package found twice on the path counts once, as Python's import takes the first.
+    """
+    from importlib_metadata import distributions
+
+    packages: dict[str, str] = {}
+    plugins: set[tuple[str, str, str]] = set()
+    seen: set[str] = set()
+    for distribution in distributions():
+        name, version = _identity(distribution)
+        if name in seen:
+            continue
+        seen.add(name)
+        if version and (name in _NAMES or name.startswith(_PREFIXES)):
+            packages[name] = version
+        plugins.update(_plugins(distribution))
+    return tuple(sorted(packages.items())), tuple(sorted(plugins))
+
+
+def read_vllm(plugins: tuple[tuple[str, str, str], ...]) -> VllmFacts | None:
+    """The installed vLLM; None where there is none. `platform` stays unknown: it must be asked."""
+    from vllm_adapter.vllm_install import find_vllm
+
+    try:
+        found = find_vllm()
+    except (ImportError, ValueError):  # a stand-in in sys.modules that has no spec
+        return None
+    if found is None:
+        return None
+    return VllmFacts(found.version, found.distribution, found.build, plugins)
+
+
+def read_environment(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The variables that matter to a device, sorted; secrets left out."""
+    return tuple(
+        (name, hidden(value[:_BYTES]))
+        for name, value in sorted(environ.items())
+        if _VARIABLES.fullmatch(name) and not is_secret(name)
+    )
+
+
+def _identity(distribution: Any) -> tuple[str, str]:
+    """Name and version by the folder of the metadata, which spares the parsing of most."""
+    folder = getattr(getattr(distribution, "_path", None), "name", "")
+    stem, _, kind = folder.rpartition(".")
+    name, _, version = stem.partition("-")
+    if kind != "dist-info" or not version:
+        try:
+            name = distribution.metadata["Name"] or ""
+            version = distribution.version or ""
+        except (OSError, ValueError, KeyError):  # nobody can say what this folder is
+            return folder, ""
+    return re.sub(r"[-_.]+", "-", name).lower(), version
+
+
+def _plugins(distribution: Any) -> set[tuple[str, str, str]]:
+    try:
+        text = distribution.read_text("entry_points.txt") or ""
+    except (OSError, ValueError):  # unreadable metadata of one package hides no other
+        return set()
+    if "vllm." not in text:
+        return set()
+    return {(group, name, value) for group in _GROUPS for name, value in section(text, group)}

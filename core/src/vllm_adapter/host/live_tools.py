@@ -1,0 +1,182 @@
+"""Asks the vendors' tools that are here, all at once, and reads their answers as a report.
+
+A tool that hangs, dies, is missing or cannot be started is an entry of `HostFacts.unknown`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from vllm_adapter.host._tree import Tree
+from vllm_adapter.host.children import Ended, run_all
+from vllm_adapter.host.facts import Driver, HostFacts, Line
+from vllm_adapter.host.merge import merge
+from vllm_adapter.host.report import parse_report
+
+TIMEOUT_S: Final = 5.0
+"""What a tool has: nvidia-smi without its persistence daemon needs up to three on eight GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A vendor's tool. `calls` are read together as one text, each of `documents` alone.
+
+    `folders` are where its packages put it without a place on PATH.
+    """
+
+    vendor: str
+    program: str
+    calls: tuple[str, ...] = ("",)
+    documents: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+
+TOOLS: Final = (
+    Tool("cuda", "nvidia-smi", ("", "topo -m"), ("-q -x",), ("/usr/lib/wsl/lib",)),
+    Tool("rocm", "amd-smi", ("", "version", "list", "topology"), (), ("/opt/rocm/bin",)),
+    Tool("rocm", "rocm-smi", ("", "--showtopo"), (), ("/opt/rocm/bin",)),
+    Tool("ascend", "npu-smi", ("info", "info -m", "info -t topo"), (), ("/usr/local/sbin",)),
+    Tool("xpu", "xpu-smi", ("topology -m",), ("discovery -j",)),
+    Tool("kunlunxin", "xpu-smi"),
+    Tool("gaudi", "hl-smi"),
+    Tool("musa", "mthreads-gmi", ("", "topo -m")),
+    Tool("metax", "mx-smi", ("", "topo -m"), (), ("/opt/mxdriver/bin", "/opt/maca/bin")),
+    Tool("mlu", "cnmon"),
+    Tool("hygon", "hy-smi", ("", "--showtopo"), (), ("/opt/hyhal/bin",)),
+    Tool("iluvatar", "ixsmi", ("", "topo -m"), (), ("/usr/local/corex/bin",)),
+)
+_DRIVER_CHILD: Final = Path(__file__).with_name("_driver_child.py")
+_LIBRARIES: Final = "libnvidia-ml.so.1, libcuda.so.1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One child: what it is called in messages, its command, and the tool whose it is."""
+
+    name: str
+    command: tuple[str, ...]
+    tool: Tool | None
+    document: bool = False
+
+
+def ask_tools(
+    tree: Tree,
+    seen: Collection[str],
+    environ: Mapping[str, str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> HostFacts:
+    """What the tools of this machine say; `seen` are the vendors whose device or driver is here.
+
+    `tree.unknown` gets what no tool could say. `told` is called with how many have ended, and of
+    how many. `report` holds the answers line by line, each below its command.
+    """
+    calls = _plan(tree, seen, environ)
+    count = 0
+
+    def one_ended() -> None:
+        nonlocal count
+        count += 1
+        told(count, len(calls))
+
+    settings = {**environ, "LC_ALL": "C", "LANGUAGE": "C", "PYTHONDONTWRITEBYTECODE": "1"}
+    ended = run_all(
+        [call.command for call in calls], timeout_s=timeout_s, environ=settings, done=one_ended
+    )
+    texts: dict[tuple[str, bool], str] = {}
+    parts: list[HostFacts] = []
+    for call, end in zip(calls, ended, strict=True):
+        if end.fault:
+            tree.missing(f"tools.{call.name}", f"{call.name} {end.fault}")
+        if call.tool is None:
+            parts.append(HostFacts(drivers=_drivers(end.output)))
+        elif call.document:
+            texts[call.name, True] = _text(end)
+        else:
+            key = (call.tool.program, False)
+            texts[key] = texts.get(key, "") + f"$ {call.name}\n{_text(end)}\n"
+    lines: list[Line] = []
+    for (name, document), text in texts.items():
+        facts = _parsed(tree, name, text)
+        parts.append(replace(facts, report=()))
+        if not document:  # the documents say again what the tables say, with serial numbers
+            lines += facts.report
+    numbered = tuple(Line(number, line.text) for number, line in enumerate(lines, start=1))
+    return replace(merge(parts), report=numbered)
+
+
+def _plan(tree: Tree, seen: Collection[str], environ: Mapping[str, str]) -> list[_Call]:
+    calls: list[_Call] = []
+    taken: set[str] = set()
+    for tool in TOOLS:
+        if tool.program in taken or (tool.program == "rocm-smi" and "amd-smi" in taken):
+            continue
+        if tool.vendor == "xpu" and "kunlunxin" in seen and "xpu" not in seen:
+            continue  # two makers have given their tools one name
+        path, fault = find_program(tree, tool, environ)
+        if path is None:
+            if fault or tool.vendor in seen:
+                tree.missing(f"tools.{tool.program}", fault or f"{tool.program}: not on PATH")
+            continue
+        taken.add(tool.program)
+        for words in (*tool.calls, *tool.documents):
+            name = f"{tool.program} {words}".strip()
+            document = words in tool.documents
+            calls.append(_Call(name, (path, *words.split()), tool, document))
+    if ("cuda" in seen or "nvidia-smi" in taken) and sys.executable:
+        command = (sys.executable, "-I", "-S", "-B", str(_DRIVER_CHILD))
+        calls.append(_Call(_LIBRARIES, command, None))
+    return calls
+
+
+def find_program(
+    tree: Tree, tool: Tool, environ: Mapping[str, str]
+) -> tuple[str | None, str | None]:
+    """The tool's path, and where it is not there but a file of its name is, what is wrong.
+
+    Places on PATH that are no absolute path are passed over: nothing of the working folder runs.
+    """
+    folders = [p for p in environ.get("PATH", "").split(os.pathsep) if os.path.isabs(p)]
+    fault = None
+    for folder in (*folders, *(tree.on_disk(path) for path in tool.folders)):
+        path = os.path.join(folder, tool.program)
+        if not os.path.isfile(path):
+            continue
+        if os.access(path, os.X_OK):
+            return path, None
+        fault = fault or f"{path}: not executable for this user"
+    return None, fault
+
+
+def _text(end: Ended) -> str:
+    """What a program printed that ended by itself; half an answer is none."""
+    whole = end.fault is None or end.fault.startswith("ended with")
+    return end.output.decode("utf-8", "replace") if whole else ""
+
+
+def _parsed(tree: Tree, name: str, text: str) -> HostFacts:
+    try:
+        return parse_report(text)
+    except Exception as error:
+        # a tool's answer that breaks a parser of ours must not hide all other facts
+        tree.missing(f"tools.{name}", f"its answer cannot be read: {type(error).__name__}")
+        return HostFacts()
+
+
+def _drivers(output: bytes) -> tuple[Driver, ...]:
+    found = []
+    for line in output.decode("utf-8", "replace").splitlines():
+        try:
+            component, version, source = json.loads(line)
+        except ValueError:  # a library printed something of its own
+            continue
+        if isinstance(version, str) and version:
+            found.append(Driver(str(component), version, str(source)))
+    return tuple(found)

@@ -1,0 +1,108 @@
+"""Completes the quick facts of a machine with what further files and the vendors' tools say."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from vllm_adapter.host._tree import Tree
+from vllm_adapter.host.facts import Accelerator, HostFacts
+from vllm_adapter.host.live_devices import read_devices, with_pci
+from vllm_adapter.host.live_drivers import read_drivers
+from vllm_adapter.host.live_kfd import read_kfd
+from vllm_adapter.host.live_numa import read_numa, read_offline
+from vllm_adapter.host.live_os import describe_os
+from vllm_adapter.host.live_packages import read_environment, read_packages, read_vllm
+from vllm_adapter.host.live_tools import ask_tools
+from vllm_adapter.host.merge import join_accelerators, merge, same_device
+from vllm_adapter.known_vendors import is_integrated, vendor_of
+
+_DRIVERS: Final = {
+    "nvidia": "cuda",
+    "amdgpu": "rocm",
+    "xe": "xpu",
+    "ascend": "ascend",
+    "habanalabs": "gaudi",
+    "mtgpu": "musa",
+    "metax": "metax",
+    "cambricon": "mlu",
+}
+_NODES: Final = (
+    ("/dev/nvidia[0-9]*", "cuda"),
+    ("/dev/mkfd", "hygon"),
+    ("/dev/davinci[0-9]*", "ascend"),
+    ("/dev/hl[0-9]*", "gaudi"),
+    ("/dev/mtgpu*", "musa"),
+    ("/dev/mxcd", "metax"),
+    ("/dev/cambricon*", "mlu"),
+)
+"""Nodes that one maker alone has; /dev/kfd is AMD's and Hygon's."""
+
+
+def complete(
+    quick: HostFacts,
+    tree: Tree,
+    *,
+    timeout_s: float,
+    told: Callable[[int, int], None],
+    environ: Mapping[str, str] = os.environ,
+) -> HostFacts:
+    """`quick`, as `live.collect` gave it for the same root, with all that can be added."""
+    drivers = read_drivers(tree, quick.modules, environ)
+    kfd, matrices = read_kfd(tree)
+    devices = read_devices(tree, kfd, quick.pci)
+    packages, plugins = read_packages()
+    vllm = read_vllm(plugins)
+    if vllm is not None:
+        tree.missing("vllm.platform", "vLLM's own choice: vllm-adapter doctor --vllm")
+    if quick.torch is not None:
+        tree.missing("torch.archs", "torch.cuda.get_arch_list() of a process that imports torch")
+    files = replace(
+        quick,
+        os=describe_os(tree, quick.os, quick.cpu.flags, environ),
+        cpu=replace(quick.cpu, offline=read_offline(tree)),
+        numa=read_numa(tree),
+        drivers=drivers,
+        links=matrices,
+        vllm=vllm,
+        packages=packages,
+        environment=read_environment(environ),
+    )
+    seen = _seen(files, devices)
+    tools = ask_tools(tree, seen, environ, timeout_s=timeout_s, told=told)
+    accelerators = join_accelerators(tools.accelerators, _not_split(devices, tools.accelerators))
+    whole = merge((files, replace(tools, accelerators=())))
+    return replace(
+        whole,
+        accelerators=with_pci(tree, accelerators, quick.pci),
+        unknown=tuple(dict.fromkeys((*whole.unknown, *tree.unknown))),
+    )
+
+
+def _seen(facts: HostFacts, devices: Iterable[Accelerator]) -> set[str]:
+    """The vendors whose device or driver is here."""
+    found = {device.vendor for device in devices}
+    on_bus = [vendor_of(device) for device in facts.pci if not is_integrated(device)]
+    found |= {row.adapter for row in on_bus if row is not None}
+    found |= {_DRIVERS[one.component] for one in facts.drivers if one.component in _DRIVERS}
+    for pattern, vendor in _NODES:
+        if any(fnmatch.fnmatchcase(node.path, pattern) for node in facts.nodes):
+            found.add(vendor)
+    return found
+
+
+def _not_split(
+    devices: Sequence[Accelerator], told: Sequence[Accelerator]
+) -> tuple[Accelerator, ...]:
+    """Without cards whose partitions a tool listed in their place."""
+    split = {(one.vendor, one.bdf) for one in told if one.partition and one.bdf}
+    return tuple(
+        device
+        for device in devices
+        if (device.vendor, device.bdf) not in split
+        or device.die is not None
+        or any(same_device(device, one) for one in told)
+    )
