@@ -31,19 +31,21 @@ def encode(value: Any) -> Any:
     return value
 
 
-def decode(kind: Any, raw: Any, at: str = "") -> Any:
+def decode(kind: Any, raw: Any, at: str = "", *, newer: bool = False) -> Any:
     """The value of type `kind` that `encode` made `raw` from; `at` is its JSON pointer.
+
+    With `newer`, keys that we do not know are left out: a later release wrote them.
 
     Raises:
         InputError: the first place where `raw` does not fit.
     """
     origin = get_origin(kind)
     if origin is UnionType:
-        return None if raw is None else decode(get_args(kind)[0], raw, at)
+        return None if raw is None else decode(get_args(kind)[0], raw, at, newer=newer)
     if origin is tuple:
-        return _tuple(get_args(kind), raw, at)
+        return _tuple(get_args(kind), raw, at, newer)
     if is_dataclass(kind):
-        return _object(kind, raw, at)
+        return _object(kind, raw, at, newer)
     if kind is float and type(raw) is int:
         return _finite(raw, at)
     if type(raw) is not kind:
@@ -51,27 +53,31 @@ def decode(kind: Any, raw: Any, at: str = "") -> Any:
     return _finite(raw, at) if kind is float else raw
 
 
-def _tuple(items: tuple[Any, ...], raw: Any, at: str) -> tuple[Any, ...]:
+def _tuple(items: tuple[Any, ...], raw: Any, at: str, newer: bool) -> tuple[Any, ...]:
     if not isinstance(raw, list):
         raise _bad(at, "must be a list")
     kinds = [items[0]] * len(raw) if items[-1] is Ellipsis else list(items)
     if len(kinds) != len(raw):
         raise _bad(at, f"must have {len(kinds)} items")
     pairs = enumerate(zip(kinds, raw, strict=True))
-    return tuple(decode(kind, item, f"{at}/{i}") for i, (kind, item) in pairs)
+    return tuple(decode(kind, item, f"{at}/{i}", newer=newer) for i, (kind, item) in pairs)
 
 
-def _object(kind: Any, raw: Any, at: str) -> Any:
+def _object(kind: Any, raw: Any, at: str, newer: bool) -> Any:
     if not isinstance(raw, Mapping):
         raise _bad(at, "must be an object")
     hints = get_type_hints(kind)
     for key in raw:
-        if key not in hints:
+        if key not in hints and not newer:
             raise _bad(at, f"has the unknown key {key!r}; keys: {', '.join(hints)}")
     for field in fields(kind):
         if field.default is MISSING and field.name not in raw:
             raise _bad(at, f"has no {field.name}")
-    values = {key: decode(hints[key], value, f"{at}/{key}") for key, value in raw.items()}
+    values = {
+        key: decode(hints[key], value, f"{at}/{key}", newer=newer)
+        for key, value in raw.items()
+        if key in hints
+    }
     try:
         return kind(**values)
     except ValueError as error:

@@ -154,7 +154,8 @@ class HostFacts:
     """One machine. `torch` is None where torch is not installed, or nothing tells.
 
     `numa` is sorted by id. `environment` holds variables that matter to a device, sorted; secrets
-    are left out. `report` is the pasted text line by line, cleaned, where there was one.
+    are left out. `report` is the pasted text line by line, cleaned, where there was one; of a
+    machine that was asked live, what its tools printed, each below "$ " and its command.
     `unknown` holds (field, where) pairs: ("memory.total_bytes", "/proc/meminfo: MemTotal").
     """
 
@@ -184,13 +185,15 @@ class HostFacts:
         return raw
 
     @classmethod
-    def from_json(cls, raw: Any) -> HostFacts:
+    def from_json(cls, raw: Any, *, newer: bool = False) -> HostFacts:
         """The facts that `to_json` wrote; a key that is left out takes its default.
+
+        With `newer`, unknown keys are left out: a later release wrote them.
 
         Raises:
             InputError: a value of another type, a form that is not PCI's, or an unknown key.
         """
-        facts: HostFacts = decode(cls, raw)
+        facts: HostFacts = decode(cls, raw, newer=newer)
         return facts
 
     def where(self, field: str) -> str | None:

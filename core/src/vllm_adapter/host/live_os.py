@@ -18,14 +18,14 @@ _DMI: Final = "/sys/class/dmi/id"
 _AZURE_TAG: Final = "7783-7084-3265-9085-8269-3286-77"
 """The chassis asset tag of every Azure machine, by Microsoft's documents."""
 _MAKERS: Final = (
-    (re.compile(r"(?i)\bvmware\b"), "vmware"),
-    (re.compile(r"(?i)\bmicrosoft corporation\b.*\bvirtual machine\b"), "microsoft"),
-    (re.compile(r"(?i)\bvirtualbox\b|\binnotek\b"), "oracle"),
-    (re.compile(r"(?i)\bparallels\b"), "parallels"),
-    (re.compile(r"(?i)\bxen\b|\bhvm domu\b"), "xen"),
-    (re.compile(r"(?i)\bkvm\b|\bqemu\b|\bopenstack\b|\bgoogle compute engine\b"), "kvm"),
+    (re.compile(r"(?i)\bvmware\b"), "VMware"),
+    (re.compile(r"(?i)\bmicrosoft corporation\b.*\bvirtual machine\b"), "Microsoft"),
+    (re.compile(r"(?i)\bvirtualbox\b|\binnotek\b"), "Oracle"),
+    (re.compile(r"(?i)\bparallels\b"), "Parallels"),
+    (re.compile(r"(?i)\bxen\b|\bhvm domu\b"), "Xen"),
+    (re.compile(r"(?i)\bkvm\b|\bqemu\b|\bopenstack\b|\bgoogle compute engine\b"), "KVM"),
 )
-"""DMI vendor and product to the hypervisor, named as lscpu names it, in small letters."""
+"""DMI vendor and product to the hypervisor, named as lscpu names it."""
 _CONTAINERS: Final = (
     (re.compile(r"kubepods|/kubelet/"), "kubernetes"),
     (re.compile(r"docker[-/][0-9a-f]{12}|/docker/(?:overlay|containers)"), "docker"),
@@ -121,7 +121,7 @@ def _virtual(tree: Tree, flags: Collection[str]) -> Iterator[str]:
     makers = f"{vendor} {product}"
     hypervisor = next((name for pattern, name in _MAKERS if pattern.search(makers)), None)
     if hypervisor is None and (tree.text("/sys/hypervisor/type") or "").strip() == "xen":
-        hypervisor = "xen"
+        hypervisor = "Xen"
     cloud = ""
     if tag == _AZURE_TAG:
         cloud = "azure"

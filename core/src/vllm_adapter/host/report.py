@@ -7,7 +7,6 @@ is imported only where its anchor is in the text.
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import sys
 from dataclasses import replace
@@ -15,10 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from vllm_adapter.errors import InputError
+from vllm_adapter.host.document import from_text
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import merge
 from vllm_adapter.host.secrets import hidden
-from vllm_adapter.host.text import Report, clean
+from vllm_adapter.host.text import clean, decode
 
 MAX_BYTES: Final = 32 << 20
 PARSERS: Final[tuple[tuple[str, str], ...]] = (
@@ -33,6 +33,11 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ("mthreads_gmi", r"mthreads-gmi|\bMTT\s"),
     ("cnmon", r"CNMON"),
     ("xpu_smi", r"Intel XPU-SMI|Device ID|device_list"),
+    (
+        "amd_topo",
+        r"\(Topology\)|(?i:(?:weight|hops|link type|access\w*|bandwidth) (?:between two|table))"
+        r"|\"link_type\"|BW TABLE",
+    ),
 )
 """(module in `parsers`, anchor): the earlier is believed where two disagree."""
 
@@ -79,8 +84,12 @@ def parse_report(raw: bytes | str) -> HostFacts:
     Raises:
         InputError: JSON in the form of host facts with a value that is none.
     """
+    # as it is first: cleaning takes apart what JSON quotes
+    facts = from_text(decode(raw) if isinstance(raw, bytes) else raw)
+    if facts is not None:
+        return facts
     report = clean(raw)
-    facts = _as_json(report)
+    facts = from_text(report.text)
     if facts is not None:
         return facts
     report = replace(
@@ -93,19 +102,3 @@ def parse_report(raw: bytes | str) -> HostFacts:
         if re.search(anchor, text, re.MULTILINE)
     ]
     return replace(merge(parts), report=report.lines)
-
-
-def _as_json(report: Report) -> HostFacts | None:
-    """Facts that `vllm-adapter facts` or `doctor --bundle` wrote; None for any other text."""
-    text = report.text.lstrip()
-    if not text.startswith("{"):
-        return None
-    try:
-        raw = json.loads(text)
-    except ValueError:
-        return None
-    if isinstance(raw, dict) and isinstance(raw.get("facts"), dict):
-        raw = raw["facts"]
-    if not (isinstance(raw, dict) and "os" in raw and "pci" in raw):
-        return None
-    return HostFacts.from_json(raw)
