@@ -22,6 +22,30 @@ from vllm_adapter.host.text import clean, decode
 
 MAX_BYTES: Final = 32 << 20
 PARSERS: Final[tuple[tuple[str, str], ...]] = (
+    ("surroundings", r""),  # a prefix that was taken off the lines may be the only sign
+    (
+        "collect_env",
+        r"(?i)(?:PyTorch version|Python platform|Libc version|GPU models and configuration"
+        r"|(?:CUDA|ROCM|XPU) used to build PyTorch|Nvidia driver version|Is \w+ available"
+        r"|vLLM (?:Ascend )?Version|Intel GPU models|(?:CUDA|HIP) runtime version)\s*[*`]*:"
+        r"|package_name=Ascend-cann",
+    ),
+    (
+        "sglang_env",
+        r"^\W*(?:(?:GPU|NPU|HPU|XPU) [\d,]+ Compute Capability|sglang"
+        r"|(?:CUDA|ROCM|NPU|HPU|MUSA|XPU) available|(?:CUDA|ROCM|MUSA|Ascend) Driver Version)\s*:",
+    ),
+    (
+        "lscpu",
+        r"(?i)^\s*(?:Architecture|Model name|CPU\(s\)|O\w+-line CPU\(s\) list|NUMA node\d+ "
+        r"CPU\(s\)|Flags|架构|machdep\.cpu\.brand_string|hw\.\w+|CPU)\s*:|^\s*CPU Info$",
+    ),
+    ("numactl", r"^\s*node \d+ cpus:"),
+    (
+        "system_text",
+        r"^(?:\S*[$#] )?(?:Linux|Darwin) \S+ \d+\.\d+|^PRETTY_NAME=|^MemTotal:|\bldd \(|^musl libc"
+        r"|Cuda compilation tools, release|^HIP version:|ascendhal_version=",
+    ),
     ("nvidia_smi_q", r"NVSMI LOG=|<nvidia_smi_log>"),
     (
         "nvidia_smi",
@@ -38,6 +62,18 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
         r"\(Topology\)|(?i:(?:weight|hops|link type|access\w*|bandwidth) (?:between two|table))"
         r"|\"link_type\"|BW TABLE",
     ),
+    ("nvidia_topo", r"\b(?:GPU|MLU)\d+[ \t|]+[A-Z]"),
+    ("nvidia_p2p", r"\bGPU\d+[ \t|]+(?:X|OK|[CGT]?NS|DR|U)\b"),
+    ("ascend_topo", r"\b(?:NPU|Phy-ID)\d+[ \t|]+[A-Z]"),
+    ("xpu_topo", r"\bGPU\s*\d+/\d+[ \t|]+[A-Z]"),
+    ("mthreads_topo", r"\bDevice[ \t]+\d+[ \t|]+[A-Z]"),
+    ("startup_log", r"(?i)plugin|platform|vllm|torch|driver|out of memory|compute capability"),
+    (
+        "pip_list",
+        r"^\W*\[(?:pip3?|conda)\] \S|^\s*[A-Za-z][\w.-]*==\d|^\W*Package\s+\|?\s*Version"
+        r"|^\s*(?:torch|vllm)[\w-]* +\d|^Name: \S",
+    ),
+    ("env_vars", r"\b[A-Z][A-Z0-9_]{2,}(?:['\"]\])?\s?=|^\s*- name: [A-Z]"),
 )
 """(module in `parsers`, anchor): the earlier is believed where two disagree."""
 
