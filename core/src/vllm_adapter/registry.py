@@ -104,6 +104,11 @@ def host_for(records: Iterable[AdapterRecord]) -> HostFacts:
     """This machine's facts, with the device nodes that the adapters' manifests ask for."""
     from vllm_adapter.host.live import collect
 
+    return collect(node_globs=node_globs(records))
+
+
+def node_globs(records: Iterable[AdapterRecord]) -> list[str]:
+    """The device nodes that the adapters' manifests look for, as globs, sorted."""
     globs = {
         entry["device_node"]
         for record in records
@@ -111,7 +116,7 @@ def host_for(records: Iterable[AdapterRecord]) -> HostFacts:
         for entry in record.manifest.match
         if "device_node" in entry
     }
-    return collect(node_globs=sorted(globs))
+    return sorted(globs)
 
 
 def located(records: Iterable[AdapterRecord], host: HostFacts) -> tuple[AdapterRecord, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.cli.output import clean, colour, emit_json, table
@@ -19,6 +20,7 @@ EXAMPLE: Final = """\
 example:
   vllm-adapter doctor --vllm           which platform vLLM takes and why, hooks, signatures
   vllm-adapter doctor --vllm --json
+  vllm-adapter doctor --bundle box.json    facts and versions for a bug report, secrets left out
 
 vLLM is imported in a child process. The exit code is 1 if there is a finding.
 """
@@ -28,10 +30,18 @@ _COLOURS: Final = {"error": "red", "warning": "yellow"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     parser.add_argument("--vllm", action="store_true", help="inspect the installed vLLM")
+    parser.add_argument(
+        "--bundle",
+        metavar="FILE",
+        help="write one JSON file for a bug report: facts, versions, adapters, settings",
+    )
+    parser.add_argument("--force", action="store_true", help="let --bundle write over a file")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints what was seen and the findings; 0 if there are none, else 1."""
+    if args.bundle is not None:
+        return _bundle(args)
     if not args.vllm:
         raise InputError(
             "`doctor` has rules for vLLM only; those for drivers and containers are not written",
@@ -58,6 +68,21 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(seen, findings)
     return 1 if findings else 0
+
+
+def _bundle(args: argparse.Namespace) -> int:
+    from vllm_adapter.cli.report_option import live_facts
+    from vllm_adapter.doctor.bundle import refuse_to_replace, write_bundle
+
+    path = Path(args.bundle)
+    if not args.force:
+        refuse_to_replace(path)
+    write_bundle(path, live_facts(), force=args.force)
+    if args.json:
+        emit_json({"bundle": args.bundle})
+    else:
+        print(f"wrote {clean(args.bundle)}: look through it before you send it to anybody")
+    return 0
 
 
 def _document(seen: Seen, findings: tuple[Finding, ...]) -> dict[str, Any]:

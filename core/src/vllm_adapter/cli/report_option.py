@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,10 +19,8 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def host_facts(args: argparse.Namespace, *, node_globs: Sequence[str] = ()) -> HostFacts:
-    """The facts of `args.report`, or where it is None those of this machine.
-
-    `node_globs` adds device nodes to look for on this machine (see `host.live.collect`).
+def host_facts(args: argparse.Namespace) -> HostFacts:
+    """The facts of `args.report`, or where it is None those of this machine, its tools asked.
 
     Raises:
         InputError: the report cannot be read.
@@ -31,6 +29,28 @@ def host_facts(args: argparse.Namespace, *, node_globs: Sequence[str] = ()) -> H
         from vllm_adapter.host.report import read_report
 
         return read_report(args.report)
-    from vllm_adapter.host.live import collect
+    return live_facts()
 
-    return collect(node_globs=node_globs)
+
+def live_facts() -> HostFacts:
+    """The facts of this machine, with the device nodes that installed adapters look for.
+
+    A terminal sees on stderr how many tools have answered.
+    """
+    from vllm_adapter import registry
+    from vllm_adapter.host.live import collect_all
+    from vllm_adapter.settings import Settings
+
+    globs = registry.node_globs(registry.scan(Settings.from_environ()))
+    if not sys.stderr.isatty():
+        return collect_all(node_globs=globs)
+    try:
+        return collect_all(node_globs=globs, told=_tell)
+    finally:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+def _tell(done: int, total: int) -> None:
+    sys.stderr.write(f"\r\x1b[Kasking this machine's tools: {done} of {total} have answered")
+    sys.stderr.flush()
