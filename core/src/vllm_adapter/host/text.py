@@ -114,7 +114,7 @@ def clean_line(line: str) -> str:
 
 
 def _clean(line: str, wrappers: set[str]) -> str:
-    line = _ESCAPE.sub("", line).replace("\xa0", " ").replace("\u3000", "  ")
+    line = _ESCAPE.sub("", line).replace("\xa0", " ").replace("\uff1a", ":")
     line = _CONTROL.sub("", line)
     if "<" in line or "`" in line or "~" in line:
         line = _FENCE.sub("", _MARKUP.sub("", line))

@@ -1,0 +1,88 @@
+"""Environment variables that matter to a device: of a dump's last part, or of commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.host.secrets import MASK, is_secret
+from vllm_adapter.host.text import Report
+
+_PREFIXES: Final = (
+    "ACL_ ASCEND_ ATB_ CANN_ CCL_ CNCL_ CUBLAS_ CUDA_ CUDNN_ DTK_ FLASHINFER_ GLOO_ GOMP_ GPU_ "
+    "HABANA_ HCCL_ HIP_ HL_ HSA_ IX_ KMP_ KUNLUN_ LD_ LIBTPU_ MACA_ MCCL_ METAX_ MKL_ MLU_ "
+    "MTHREADS_ MTGPU_ MUSA_ MX_ NCCL_ NEURON_ NVIDIA_ NVTE_ OMP_ ONEAPI_ PJRT_ PT_HPU_ PYTORCH_ "
+    "RAY_ RCCL_ ROCM_ ROCR_ SGLANG_ SGL_ SYCL_ TASK_QUEUE_ TORCH TOPS_ TPU_ TRITON_ UCX_ UR_ VA_ "
+    "VLLM_ XLA_ XPU_ ZE_"
+).split()
+_LEFT_OUT: Final = re.compile(r"_(?:IP|ADDR|ADDRESS|HOST|HOSTNAME|URL|URI|ENDPOINT|USER|UUID)$")
+_PLACES: Final = (  # an assignment in a command, in YAML, in Python
+    re.compile(
+        r"(?:^|[\s;&])(?:export |declare -x |set |ENV |env |-e |--env[ =])?['\"]?"
+        r"(?P<name>[A-Z][A-Z0-9_]{2,})=(?P<value>\"[^\"]*\"|'[^']*'|[^\s;&'\"]*)"
+    ),
+    re.compile(
+        r"environ\[['\"](?P<name>[A-Z][A-Z0-9_]+)['\"]\]\s*=\s*(?P<value>\"[^\"]*\"|'[^']*')"
+    ),
+)
+_BARE: Final = re.compile(r"^(?P<name>[A-Z][A-Z0-9_]{2,})=(?P<value>\S.*|)$")
+_YAML: Final = re.compile(r"^\s*- name: (?P<name>[A-Z][A-Z0-9_]+)$")
+_YAML_VALUE: Final = re.compile(r"^\s*value: (?P<value>\S.*)$")
+
+
+def parse(report: Report) -> HostFacts:
+    """(name, value) of each variable, sorted. A bare `NAME=value` line, as a dump prints it,
+    counts more than a command that somebody ran; where those contradict, nothing is said.
+
+    Secrets, addresses and names of hosts are left out, and values that were cut.
+    """
+    printed: dict[str, set[str]] = {}
+    ran: dict[str, set[str]] = {}
+    for position, line in enumerate(report.lines):
+        bare = _BARE.match(line.text)
+        if bare and " " not in bare["value"].strip():
+            printed.setdefault(bare["name"], set()).add(_unquoted(bare["value"]))
+            continue
+        if bare and not re.search(r" (?:[A-Z_]{3,}=|vllm\b|python|docker|sglang\b)", line.text):
+            printed.setdefault(bare["name"], set()).add(_unquoted(bare["value"]))
+            continue
+        for name, value in _assigned(report, position):
+            ran.setdefault(name, set()).add(_unquoted(value))
+    found = {**ran, **printed}
+    return HostFacts(
+        environment=tuple(
+            (name, next(iter(values)))
+            for name, values in sorted(found.items())
+            if len(values) == 1 and _matters(name) and _whole(next(iter(values)))
+        )
+    )
+
+
+def _assigned(report: Report, position: int) -> Iterator[tuple[str, str]]:
+    text = report.lines[position].text
+    yaml = _YAML.match(text)
+    if yaml and position + 1 < len(report.lines):
+        value = _YAML_VALUE.match(report.lines[position + 1].text)
+        if value:
+            yield yaml["name"], value["value"]
+        return
+    if "=" not in text:
+        return
+    for place in _PLACES:
+        for found in place.finditer(text):
+            yield found["name"], found["value"]
+
+
+def _unquoted(value: str) -> str:
+    value = value.strip()
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+
+
+def _matters(name: str) -> bool:
+    return name.startswith(tuple(_PREFIXES)) and not is_secret(name) and not _LEFT_OUT.search(name)
+
+
+def _whole(value: str) -> bool:
+    return not value.endswith(("...", "…")) and MASK not in value and "$" not in value
