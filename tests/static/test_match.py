@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_adapter.errors import ManifestError
-from vllm_adapter.host.facts import DeviceNode, HostFacts, OsFacts, PciDevice
+from vllm_adapter.host.facts import (
+    Accelerator,
+    DeviceNode,
+    HostFacts,
+    Line,
+    OsFacts,
+    PciDevice,
+)
 from vllm_adapter.host.match import Match, match, why_not
 
 pytestmark = pytest.mark.static
@@ -274,3 +281,26 @@ def test_why_not_is_one_sentence(entries, host):
     assert said and "\n" not in said
     if match(entries, host) is None:
         assert said != "everything that one entry looks for is here"
+
+
+REPORT = HostFacts(
+    accelerators=(Accelerator("cuda", 0, "nvidia-smi"), Accelerator("cuda", 1, "nvidia-smi")),
+    report=(Line(1, "NVIDIA-SMI"),),
+)
+
+
+def test_a_vendors_tool_is_evidence_where_no_bus_is_known():
+    assert match([NVIDIA], REPORT) == Match(("nvidia-smi tells of a device of NVIDIA",))
+    assert match([{"pci_vendor": "1002"}], REPORT) is None
+    assert match([{**NVIDIA, "machine": ["x86_64"]}], REPORT) is None
+
+
+def test_a_known_bus_or_a_wanted_device_id_is_not_replaced_by_a_tool():
+    assert match([NVIDIA], dataclasses.replace(REPORT, pci=(NIC,))) is None
+    assert match([{**NVIDIA, "pci_device": ["2335"]}], REPORT) is None
+
+
+def test_a_live_machine_without_the_node_does_not_match_by_its_tool():
+    assert match([NVIDIA], dataclasses.replace(REPORT, report=())) is None
+    other = (DeviceNode("/dev/kfd", "char", True, True),)
+    assert match([NVIDIA], dataclasses.replace(REPORT, nodes=other)) is None

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from vllm_adapter.errors import ManifestError
 from vllm_adapter.host.facts import HostFacts, PciDevice
+from vllm_adapter.known_vendors import BY_PCI
 from vllm_adapter.manifest import check_match
 
 _MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -98,11 +99,30 @@ def _held(entries: Sequence[Mapping[str, Any]], host: HostFacts) -> list[_Entry]
 def _hold(entry: Mapping[str, Any], host: HostFacts) -> _Entry:
     pci = {key: _values(entry[key]) for key in _PCI_KEYS if key in entry}
     devices = tuple(d for d in host.pci if all(_on_device(k, v, d) for k, v in pci.items()))
-    keys = [_pci_key(pci, devices, host)] if pci else []
+    told = _told_without_bus(pci, host)
+    keys = [told or _pci_key(pci, devices, host)] if pci else []
     for key in entry:
         if key not in pci:
+            if told and key == "device_node" and host.report and not host.nodes:
+                continue  # a tool that tells of the device has opened its node
             keys.append(_TESTS[key](_values(entry[key]), host))
     return _Entry(tuple(keys), devices if pci else ())
+
+
+def _told_without_bus(pci: Mapping[str, tuple[str, ...]], host: HostFacts) -> _Key | None:
+    """A vendor's own tool is evidence of its device where no list of PCI devices is known.
+
+    A device id cannot be proved that way, so that an entry with one does not hold.
+    """
+    if host.pci or "pci_vendor" not in pci or "pci_device" in pci:
+        return None
+    rows = [row for value in pci["pci_vendor"] if (row := BY_PCI.get(value))]
+    names = {row.adapter: row.name for row in rows}
+    seen = [one for one in host.accelerators if one.vendor in names]
+    if not seen:
+        return None
+    sources = dict.fromkeys((one.source, names[one.vendor]) for one in seen)
+    return _Key(True, tuple(f"{source} tells of a device of {name}" for source, name in sources))
 
 
 def _values(value: str | Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,337 @@
+"""One list of a box's devices, from everything that was said of it.
+
+Vendors' tools, the PCI bus, tables of links, device nodes and torch each tell of some devices.
+They are joined by UUID and bus address, never by row; where nothing joins two views, the more
+complete one counts and a note says what could not be told. A card can be several devices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from vllm_adapter.host.box_device import Device, Inventory
+from vllm_adapter.host.facts import Accelerator, DeviceNode, HostFacts, PciDevice
+from vllm_adapter.host.pci_products import TWO_STACKS
+from vllm_adapter.known_vendors import (
+    INTEGRATED_ARCHS,
+    UNIFIED_NAMES,
+    UNIFIED_PCI,
+    VENDORS,
+    Vendor,
+    is_integrated,
+    vendor_of,
+)
+
+_INTEGRATED_NAME = re.compile(
+    r"(?i)\biris\b|\bu?hd graphics|integrated graphics|\barc(?:\(tm\))? (?:1[34]0[tv]\b|graphics$)"
+    r"|\bradeon (?:graphics )?\d{3}m\b|\bradeon 80[456]0s\b|\bradeon vega \d+"
+)
+_LISTS = ("lspci", "inxi", "kernel")
+_TORCH = ("torch", "sglang")
+
+
+def inventory(facts: HostFacts) -> Inventory:
+    """The devices that the facts tell of. Never raises; facts without a device give none."""
+    notes: list[str] = []
+    told = [_true_vendor(one, facts.pci, notes) for one in facts.accelerators]
+    by_bus = [(row, pci) for pci in facts.pci if (row := vendor_of(pci))]
+    vendors = dict.fromkeys(
+        [one.vendor for one in told]
+        + [matrix.vendor for matrix in facts.links]
+        + [row.adapter for row, _ in by_bus]
+    )
+    found: list[Device] = []
+    for vendor in vendors:
+        accelerators = [one for one in told if one.vendor == vendor]
+        functions = [pci for row, pci in by_bus if row.adapter == vendor]
+        found += _of_vendor(vendor, accelerators, functions, facts, notes)
+    found += _by_nodes(facts.nodes, vendors, notes)
+    system = facts.memory.total_bytes
+    return Inventory(tuple(_completed(one, facts.nodes, system) for one in found), tuple(notes))
+
+
+def _of_vendor(
+    vendor: str,
+    accelerators: list[Accelerator],
+    functions: list[PciDevice],
+    facts: HostFacts,
+    notes: list[str],
+) -> list[Device]:
+    seen = [one for one in accelerators if one.source.startswith(_TORCH)]
+    listed = [one for one in accelerators if one not in seen]
+    listed = _without_parents(listed, notes)
+    devices = _joined([_device(one) for one in listed], functions, notes)
+    if not devices:
+        first = next((m for m in facts.links if m.vendor == vendor and m.indices), None)
+        if first is not None:
+            said = f"a row of {first.source}"
+            devices = [
+                Device(vendor, index, physical=index, evidence=(said,)) for index in first.indices
+            ]
+    if not devices:
+        return _numbered([_device(one) for one in seen])
+    devices = _split_stacks(devices, facts, len(seen), notes)
+    count = facts.torch.visible_devices if facts.torch and facts.torch.visible_devices else 0
+    if not _torch_serves(vendor, facts):
+        count = 0
+    return _numbered(_with_torch(devices, seen, max(count, len(seen)), notes))
+
+
+def _true_vendor(one: Accelerator, pci: Iterable[PciDevice], notes: list[str]) -> Accelerator:
+    """A tool may speak with another vendor's face; the bus does not."""
+    function = next((p for p in pci if one.bdf and p.bdf == one.bdf), None)
+    row = vendor_of(function) if function else None
+    if row is None or row.adapter == one.vendor:
+        return one
+    notes.append(
+        f"{one.source} speaks of {one.bdf} as {one.vendor}, and the bus says {row.name}: "
+        "the bus is believed"
+    )
+    return replace(one, vendor=row.adapter)
+
+
+def _device(one: Accelerator) -> Device:
+    torch = one.source.startswith(_TORCH)
+    return Device(
+        one.vendor,
+        one.index if one.logical is None else one.logical,
+        name=one.name,
+        arch=one.arch,
+        bdf=one.bdf,
+        uuid=one.uuid,
+        physical=None if torch or one.source.startswith(_LISTS) else one.index,
+        card=one.card,
+        die=one.die,
+        partition=one.partition,
+        memory_total_bytes=one.memory_total_bytes,
+        memory_used_bytes=one.memory_used_bytes,
+        integrated=one.integrated,
+        unified_memory=one.unified_memory,
+        numa_node=one.numa_nodes[0] if len(one.numa_nodes) == 1 else None,
+        driver=one.driver,
+        visible=True if torch else None,
+        told=one,
+        evidence=(f"{one.source} tells of it, number {one.index} there",),
+    )
+
+
+def _is_instance(one: Accelerator) -> bool:
+    return (one.partition or "").startswith(("GI ", "MIG", *"1234567"))
+
+
+def _without_parents(listed: list[Accelerator], notes: list[str]) -> list[Accelerator]:
+    """A GPU that is split into MIG instances runs nothing itself: the instances are devices."""
+    parents = {one.index for one in listed if _is_instance(one)}
+    split = [one for one in listed if not _is_instance(one) and one.index in parents]
+    if split:
+        notes.append(
+            f"{len(split)} GPU(s) are split by MIG: each instance is a device, the whole is none"
+        )
+    return [one for one in listed if one not in split]
+
+
+def _joined(devices: list[Device], functions: list[PciDevice], notes: list[str]) -> list[Device]:
+    placed = {device.bdf for device in devices}
+    at = {function.bdf: function for function in functions}
+    found = [_at(device, at[device.bdf]) if device.bdf in at else device for device in devices]
+    free = [function for function in functions if function.bdf not in placed]
+    open_ = [device for device in found if device.bdf is None]
+    for integrated in (False, True):
+        kind = [one for one in open_ if bool(_integrated(one)) is integrated]
+        places = [one for one in free if is_integrated(one) is integrated]
+        if len(kind) == len(places) == 1:
+            found[found.index(kind[0])] = _at(kind[0], places[0])
+        elif kind and places:
+            if len(places) != len(kind):
+                notes.append(
+                    f"the bus has {len(places)} {VENDORS[kind[0].vendor].name} devices, "
+                    f"{kind[0].told.source if kind[0].told else 'a tool'} tells of {len(kind)} "
+                    "and not where they are: they cannot be joined"
+                )
+        elif places and not kind:
+            found += [_from_bus(one) for one in places]
+    return found
+
+
+def _from_bus(pci: PciDevice) -> Device:
+    row = vendor_of(pci)
+    assert row is not None
+    return _at(Device(row.adapter, -1), pci)
+
+
+def _at(device: Device, pci: PciDevice) -> Device:
+    return replace(
+        device,
+        bdf=pci.bdf,
+        pci_id=f"{pci.vendor}:{pci.device}",
+        numa_node=device.numa_node if pci.numa_node is None else pci.numa_node,
+        driver=pci.driver or device.driver,
+        integrated=True if is_integrated(pci) else device.integrated,
+        evidence=(*device.evidence, str(pci)),
+    )
+
+
+def _split_stacks(
+    devices: list[Device], facts: HostFacts, seen: int, notes: list[str]
+) -> list[Device]:
+    """Cards of two stacks are two devices each, unless the runtime is told to keep them whole."""
+    whole = [d for d in devices if d.die is None and _two_stacks(d)]
+    if not whole or len({d.bdf for d in whole if d.bdf}) < sum(1 for d in whole if d.bdf):
+        return devices
+    how = facts.variable("ZE_FLAT_DEVICE_HIERARCHY")
+    if (how or "FLAT").upper() == "COMPOSITE" or seen == len(devices):
+        notes.append("a card of two stacks is one device under ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE")
+        return devices
+    notes.append(
+        "each stack of a Max 1550 is a device of half the card's memory "
+        f"(ZE_FLAT_DEVICE_HIERARCHY is {how or 'not set, which is FLAT'})"
+    )
+    split: list[Device] = []
+    for device in devices:
+        if device not in whole:
+            split.append(device)
+            continue
+        half = device.memory_total_bytes // 2 if device.memory_total_bytes else None
+        split += [
+            replace(device, index=2 * max(device.index, 0) + die, die=die, memory_total_bytes=half)
+            for die in (0, 1)
+        ]
+    return split
+
+
+def _two_stacks(device: Device) -> bool:
+    return device.pci_id in TWO_STACKS or re.search(r"\bMax 1550", device.name or "") is not None
+
+
+def _torch_serves(vendor: str, facts: HostFacts) -> bool:
+    """Whether the torch build's count of devices can be about this vendor's."""
+    torch = facts.torch
+    if torch is None:
+        return False
+    kind = {"cuda": torch.cuda and not torch.hip, "rocm": torch.hip, "xpu": torch.xpu}
+    return bool(kind.get(vendor))
+
+
+def _with_torch(
+    devices: list[Device], seen: list[Accelerator], count: int, notes: list[str]
+) -> list[Device]:
+    """What torch told of the visible devices, where it is plain which these are."""
+    if not count:
+        return devices
+    discrete = [one for one in devices if not _integrated(one)] or devices
+    title = discrete[0].vendor_name
+    if count < len(discrete):
+        names = ", ".join(dict.fromkeys(one.name for one in seen if one.name))
+        notes.append(
+            f"torch sees {count} of {len(discrete)} {title} devices{f' ({names})' * bool(names)}; "
+            "which these are is not told: compare UUIDs or bus addresses, not rows"
+        )
+        return devices
+    if count > len(discrete):
+        notes.append(f"torch sees {count} {title} devices, and only {len(discrete)} are told of")
+        return devices
+    kinds = {(one.name, one.arch, one.memory_total_bytes) for one in seen}
+    if len(kinds) != 1:
+        return [replace(d, visible=True) if d in discrete else d for d in devices]
+    ((name, arch, memory),) = kinds
+    return [
+        replace(
+            d,
+            name=d.name or name,
+            arch=d.arch or arch,
+            memory_total_bytes=d.memory_total_bytes or memory,
+            visible=True,
+            evidence=(*d.evidence, f"torch sees {count} of them, all alike"),
+        )
+        if d in discrete
+        else d
+        for d in devices
+    ]
+
+
+def _numbered(devices: list[Device]) -> list[Device]:
+    """Numbers that a program can use: the tool's own, if each device has one, else by place."""
+    known = [device.told and device.told.logical is not None for device in devices]
+    own = [d.index for d in devices]
+    direct = all(d.physical is not None or d.visible for d in devices) and all(
+        d.vendor != "ascend" for d in devices
+    )
+    if len(set(own)) == len(own) and (all(known) or direct) and min(own, default=0) >= 0:
+        return sorted(devices, key=lambda d: d.index)
+    ordered = sorted(devices, key=_place)
+    return [replace(device, index=i) for i, device in enumerate(ordered)]
+
+
+def _place(device: Device) -> tuple[bool, bool, int, str, int, str]:
+    return (
+        device.physical is None,
+        bool(_integrated(device)),
+        device.physical or 0,
+        device.bdf or "",
+        device.die or 0,
+        device.uuid or "",
+    )
+
+
+def _integrated(device: Device) -> bool | None:
+    if device.integrated is not None:
+        return device.integrated
+    if device.vendor in ("xpu", "rocm") and _INTEGRATED_NAME.search(device.name or ""):
+        return True
+    if device.vendor == "rocm" and (device.arch or "").split(":")[0] in INTEGRATED_ARCHS:
+        return True
+    return None
+
+
+def _by_nodes(
+    nodes: tuple[DeviceNode, ...], vendors: Iterable[str], notes: list[str]
+) -> list[Device]:
+    """Numbered nodes of a vendor of whom nothing else told; nodes that others share prove none."""
+    paths = {node.path for node in nodes}
+    if "/dev/kfd" in paths and not {"rocm", "hygon"} & set(vendors):
+        whose = "Hygon's, for /dev/mkfd is there" if "/dev/mkfd" in paths else "AMD's or Hygon's"
+        notes.append(f"/dev/kfd is there, and nothing tells of a device behind it: {whose}")
+    found: list[Device] = []
+    for row in VENDORS.values():
+        if row.adapter in vendors or not row.numbered or row.numbered[0].startswith("/dev/accel"):
+            continue
+        head = re.escape(row.numbered[0]).replace(r"\{n\}", r"(\d+)")
+        numbers = sorted(int(m[1]) for path in paths if (m := re.fullmatch(head, path)))
+        found += [
+            Device(
+                row.adapter,
+                place,
+                physical=number,
+                evidence=(f"its device node {row.numbered[0].format(n=number)}",),
+            )
+            for place, number in enumerate(numbers)
+        ]
+    return found
+
+
+def _completed(device: Device, nodes: tuple[DeviceNode, ...], system_bytes: int | None) -> Device:
+    row = VENDORS.get(device.vendor)
+    unified = device.pci_id in UNIFIED_PCI or any(
+        re.search(rf"\b{word}\b", device.name or "") for word in UNIFIED_NAMES
+    )
+    # NVIDIA's integrated parts, and those of the table, are what their box is for
+    integrated = False if unified or device.vendor == "cuda" else _integrated(device)
+    memory = device.memory_total_bytes
+    unified = unified or (device.vendor == "cuda" and device.integrated is True)
+    return replace(
+        device,
+        integrated=integrated,
+        unified_memory=True if unified or integrated else device.unified_memory,
+        memory_total_bytes=system_bytes if integrated and memory is None else memory,
+        nodes=_own_nodes(row, device, nodes) if row else (),
+    )
+
+
+def _own_nodes(
+    row: Vendor, device: Device, nodes: tuple[DeviceNode, ...]
+) -> tuple[DeviceNode, ...]:
+    number = device.index if device.physical is None or row.by_index else device.physical
+    wanted = {template.format(n=number) for template in row.numbered}
+    return tuple(node for node in nodes if node.path in wanted)

@@ -1,0 +1,382 @@
+"""The choice of devices: every rejection has a reason and a next step; roles and environments."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllm_adapter.cli.main import main
+from vllm_adapter.devices import DeviceManager
+from vllm_adapter.errors import InputError
+from vllm_adapter.host.device_facts import DeviceProcess, Health
+from vllm_adapter.host.facts import (
+    Accelerator,
+    DeviceNode,
+    HostFacts,
+    Line,
+    MemoryFacts,
+    OsFacts,
+    PciDevice,
+    TorchBuild,
+)
+from vllm_adapter.records import AdapterRecord, Status
+from vllm_adapter.roles import RoleRequest, assign, parse_role
+from vllm_adapter.settings import AdapterFilter, Fallback, Settings
+
+pytestmark = pytest.mark.static
+
+GIB = 1 << 30
+IGPU = PciDevice("0000:00:02.0", "8086", "a7a0", "0x030000")
+H200 = PciDevice("0000:3b:00.0", "10de", "2335", "0x030200", 1)
+TEXT = (Line(1, "a report"),)
+
+
+def smi(index, name="NVIDIA H200", gib=140, **more):
+    return Accelerator(
+        "cuda", index, "nvidia-smi", name=name, memory_total_bytes=gib * GIB, **more
+    )
+
+
+def manager(*accelerators, settings=None, records=(), live=False, **facts):
+    facts.setdefault("report", () if live else TEXT)
+    host = HostFacts(accelerators=accelerators, **facts)
+    return DeviceManager(host, settings or Settings(), records, live)
+
+
+def chosen(choice):
+    return [one.device.id for one in choice.chosen]
+
+
+def reasons(choice):
+    return {one.device.id: one.reason for one in choice.rejected}
+
+
+def test_alike_devices_are_chosen_together():
+    choice = manager(smi(0), smi(1)).choose()
+    assert chosen(choice) == ["cuda:0", "cuda:1"] and choice.good
+    assert choice.sentence == "2 x NVIDIA H200 of 140 GiB"
+
+
+@pytest.mark.parametrize(
+    ("policy", "cpu", "good", "said"),
+    [
+        (Fallback.ERROR, False, False, "VA_FALLBACK=error refuses the CPU"),
+        (Fallback.WARN, True, False, "only the CPU: the report tells of no accelerator"),
+        (Fallback.ALLOW, True, True, "only the CPU"),
+    ],
+)
+def test_the_cpu_is_chosen_by_policy_alone(policy, cpu, good, said):
+    choice = manager(settings=Settings(fallback=policy)).choose()
+    assert (choice.cpu, choice.good) == (cpu, good) and said in choice.sentence
+
+
+def test_the_cpu_named_first_is_meant_and_a_denied_one_is_not_taken():
+    named = Settings(adapters=AdapterFilter(frozenset({"cpu"}), order=("cpu",)))
+    choice = manager(smi(0), settings=named).choose()
+    assert (
+        choice.cpu and choice.good and "VA_ADAPTERS allows only cpu" in reasons(choice)["cuda:0"]
+    )
+    denied = Settings(adapters=AdapterFilter(denied=frozenset({"cpu"})))
+    assert not manager(settings=denied).choose().cpu
+
+
+def test_integrated_graphics_are_not_taken_unless_asked():
+    box = manager(pci=(IGPU,), memory=MemoryFacts(16 * GIB))
+    choice = box.choose()
+    assert choice.cpu and not choice.good
+    assert "integrated GPU" in reasons(choice)["xpu:0"] and "16 GiB" in reasons(choice)["xpu:0"]
+    (role,) = assign(box, [RoleRequest("light", "xpu", (0,))])
+    assert role.faults == ()
+
+
+def test_a_discrete_gpu_beside_the_processors():
+    choice = manager(pci=(IGPU, H200)).choose()
+    assert chosen(choice) == ["cuda:0"] and "integrated" in reasons(choice)["xpu:0"]
+
+
+@pytest.mark.parametrize(
+    "health",
+    [Health(status="Alarm"), Health(errors=("GPU is lost",)), Health(errors=("NOT usable !",))],
+)
+def test_an_unhealthy_device_is_not_used_and_its_siblings_are(health):
+    choice = manager(smi(0), smi(1, health=health)).choose()
+    assert chosen(choice) == ["cuda:0"]
+    assert choice.rejected[0].next_step
+
+
+def test_a_lesser_fault_and_a_holder_are_warnings():
+    held = smi(
+        0,
+        health=Health(status="Warning", errors=("3 corrected errors",)),
+        processes=(DeviceProcess(4711, "python", 26 * GIB),),
+    )
+    (one,) = manager(held).choose().chosen
+    assert one.warnings == (
+        "process 4711 (python) holds 26.0 GiB of it",
+        "its tool says: Warning",
+        "3 corrected errors",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arch", "archs", "usable"),
+    [
+        ("sm_21", (), False),
+        ("sm_70", (), True),
+        ("sm_70", ("sm_75", "sm_80"), False),
+        ("sm_89", ("sm_75", "sm_86"), True),
+        ("sm_80", ("sm_75", "sm_86"), False),
+        ("sm_121", ("sm_90", "sm_120"), True),
+        ("sm_130", ("sm_120", "compute_120"), True),
+        (None, ("sm_90",), True),
+    ],
+)
+def test_archs_that_torch_has_no_code_for(arch, archs, usable):
+    torch = TorchBuild("2.12.0", cuda="12.6", archs=archs)
+    choice = manager(smi(0, arch=arch), torch=torch).choose()
+    assert bool(choice.chosen) is usable
+
+
+def test_a_gfx_that_torch_has_no_code_for():
+    gpu = Accelerator("rocm", 0, "rocm-smi", arch="gfx908:sramecc+")
+    torch = TorchBuild(hip="7.2", archs=("gfx90a", "gfx942"))
+    assert (
+        "torch was built for gfx90a, gfx942"
+        in reasons(manager(gpu, torch=torch).choose())["rocm:0"]
+    )
+
+
+def nodes(*paths, shut=(), group=44):
+    return tuple(DeviceNode(p, "char", p not in shut, p not in shut, group) for p in paths)
+
+
+CUDA_OK = (AdapterRecord("cuda", "d", "1", "p"),)
+ROCM_OK = (AdapterRecord("rocm", "d", "1", "p"),)
+
+
+def test_a_device_of_the_host_that_was_not_passed_through():
+    choice = manager(pci=(H200,), live=True, records=CUDA_OK).choose()
+    assert "not passed through" in reasons(choice)["cuda:0"]
+    assert "vllm-adapter container" in choice.rejected[0].next_step
+    here = nodes("/dev/nvidia3", "/dev/nvidiactl")
+    assert chosen(manager(pci=(H200,), live=True, records=CUDA_OK, nodes=here).choose())
+
+
+def test_kfd_without_render_nodes_and_nodes_of_another_group():
+    gpu = PciDevice("0000:05:00.0", "1002", "74a1", "0x120000")
+    lone = manager(pci=(gpu,), live=True, records=ROCM_OK, nodes=nodes("/dev/kfd"))
+    assert "/dev/dri/renderD*" in reasons(lone.choose())["rocm:0"]
+    paths = ("/dev/kfd", "/dev/dri/renderD128", "/dev/dri/card0")
+    shut = nodes(*paths, shut=("/dev/dri/renderD128",))
+    choice = manager(pci=(gpu,), live=True, records=ROCM_OK, nodes=shut).choose()
+    assert "/dev/dri/renderD128 may not be opened" in reasons(choice)["rocm:0"]
+    assert "group 44" in choice.rejected[0].next_step
+    card = nodes(*paths, shut=("/dev/dri/card0",))
+    assert chosen(manager(pci=(gpu,), live=True, records=ROCM_OK, nodes=card).choose())
+
+
+def test_a_report_need_not_tell_of_nodes_and_wsl_has_none():
+    assert chosen(manager(pci=(H200,)).choose())
+    some = nodes("/dev/dri/card1", shut=("/dev/dri/card1",))
+    assert chosen(manager(pci=(H200,), nodes=some).choose())
+    wsl = OsFacts("Linux", "5.15.90.1-microsoft-standard-WSL2")
+    assert chosen(manager(smi(0), os=wsl, live=True, records=CUDA_OK).choose())
+
+
+def test_adapters_decide_live_and_are_only_told_on_a_report():
+    here = nodes("/dev/nvidia0", "/dev/nvidiactl")
+    choice = manager(smi(0), live=True, nodes=here).choose()
+    assert reasons(choice) == {"cuda:0": "no adapter for it is installed"}
+    assert choice.rejected[0].next_step == "pip install vllm-adapter-cuda"
+    broken = (AdapterRecord("cuda", "d", "1", "p", Status.BROKEN, "its import failed", "fix"),)
+    choice = manager(smi(0), live=True, nodes=here, records=broken).choose()
+    assert reasons(choice) == {"cuda:0": "its adapter is broken: its import failed"}
+    (one,) = manager(smi(0)).choose().chosen
+    assert one.adapter == "not installed: pip install vllm-adapter-cuda"
+
+
+def environ(**variables):
+    return tuple(sorted(variables.items()))
+
+
+@pytest.mark.parametrize(
+    ("variables", "left"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "1"}, ["cuda:1"]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-b"}, ["cuda:1"]),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, ["cuda:0", "cuda:1"]),
+        ({"CUDA_VISIBLE_DEVICES": "what"}, ["cuda:0", "cuda:1"]),
+        ({"HIP_VISIBLE_DEVICES": "1"}, ["cuda:0", "cuda:1"]),
+    ],
+)
+def test_a_variable_hides_devices(variables, left):
+    box = manager(smi(0, uuid="GPU-aaa"), smi(1, uuid="GPU-bbb"), environment=environ(**variables))
+    choice = box.choose()
+    assert chosen(choice) == left
+    assert all("hides it" in why for why in reasons(choice).values())
+
+
+def test_a_number_of_unlike_devices_is_not_believed_without_an_order():
+    box = (smi(0), smi(1, name="NVIDIA H100"))
+    unlike = manager(*box, environment=environ(CUDA_VISIBLE_DEVICES="0"))
+    assert not any("hides" in why for why in reasons(unlike.choose()).values())
+    order = environ(CUDA_VISIBLE_DEVICES="0", CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    choice = manager(*box, environment=order).choose()
+    assert "hides" in reasons(choice)["cuda:1"]
+
+
+def test_a_mixed_box_serves_its_largest_group_and_says_so():
+    choice = manager(
+        smi(0, "NVIDIA T400 4GB", 4), smi(1), smi(2), smi(3, "NVIDIA A100", 80)
+    ).choose()
+    assert chosen(choice) == ["cuda:1", "cuda:2"]
+    assert "display's GPU" in reasons(choice)["cuda:0"]
+    assert "another kind" in reasons(choice)["cuda:3"]
+    assert any("CUDA_DEVICE_ORDER" in note for note in choice.notes)
+
+
+def test_of_two_vendors_va_adapters_order_counts_before_memory():
+    amd = Accelerator("rocm", 0, "rocm-smi", memory_total_bytes=16 * GIB)
+    assert chosen(manager(smi(0), amd).choose()) == ["cuda:0"]
+    order = Settings(adapters=AdapterFilter(frozenset({"rocm", "cuda"}), order=("rocm", "cuda")))
+    choice = manager(smi(0), amd, settings=order).choose()
+    assert (
+        chosen(choice) == ["rocm:0"]
+        and "one process serves one vendor" in reasons(choice)["cuda:0"]
+    )
+
+
+def test_a_required_type_refuses_others():
+    choice = manager(smi(0), settings=Settings(require_device="npu")).choose()
+    assert "VA_REQUIRE_DEVICE asks for npu" in reasons(choice)["cuda:0"]
+
+
+ARC = Accelerator("xpu", 0, "xpu-smi discovery", name="Arc A770")
+NPU = Accelerator("ascend", 1, "npu-smi info", name="910B4", card=1, die=0)
+AIP = Accelerator("gaudi", 3, "hl-smi", name="HL-225")
+
+
+def roles(box, *texts):
+    return assign(box, [parse_role(text) for text in texts])
+
+
+def env(role):
+    return dict(role.environment.variables)
+
+
+def test_each_role_is_a_process_with_its_own_variables():
+    main_, light, cpu = roles(
+        manager(smi(0), smi(1), ARC), "main=cuda:1,0", "light=xpu:0", "x=cpu"
+    )
+    assert env(main_) == {
+        "VA_ADAPTERS": "cuda",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "1,0",
+    }
+    assert env(light) == {
+        "VA_ADAPTERS": "xpu",
+        "ZE_AFFINITY_MASK": "0",
+        "ONEAPI_DEVICE_SELECTOR": "level_zero:gpu",
+    }
+    assert env(cpu) == {"VA_ADAPTERS": "cpu"}
+
+
+def test_forms_of_the_other_vendors():
+    amd = Accelerator("rocm", 2, "rocm-smi")
+    (role,) = roles(manager(amd), "main=rocm:2")
+    assert env(role)["HIP_VISIBLE_DEVICES"] == "2"
+    assert role.environment.unset == ("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    (role,) = roles(manager(NPU), "main=npu:0")
+    assert env(role) == {"VA_ADAPTERS": "ascend", "ASCEND_RT_VISIBLE_DEVICES": "0"}
+    (role,) = roles(manager(Accelerator("musa", 1, "mthreads-gmi")), "main=musa:1")
+    assert env(role)["MUSA_VISIBLE_DEVICES"] == "1"
+    (role,) = roles(manager(Accelerator("kunlunxin", 0, "xpu-smi")), "main=kunlunxin:0")
+    assert "no variable is known" in role.environment.notes[0]
+
+
+def test_gaudi_takes_module_ids_and_they_are_never_guessed():
+    (role,) = roles(manager(AIP), "main=gaudi:3")
+    assert env(role) == {"VA_ADAPTERS": "gaudi"} and "module ids" in role.environment.notes[0]
+    known = Accelerator("gaudi", 3, "hl-smi", logical=6)
+    (role,) = roles(manager(known), "main=gaudi:6")
+    assert env(role)["HABANA_VISIBLE_MODULES"] == "6"
+
+
+def test_a_mig_instance_goes_by_its_uuid():
+    instance = smi(0, uuid="MIG-7", partition="1g.18gb")
+    (role,) = roles(manager(instance), "main=cuda:0")
+    assert env(role)["CUDA_VISIBLE_DEVICES"] == "MIG-7"
+    nameless = smi(0, partition="1g.18gb")
+    (role,) = roles(manager(nameless), "main=cuda:0")
+    assert "CUDA_VISIBLE_DEVICES" not in env(role) and "UUID" in role.environment.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["main"], "cannot be read"),
+        (["main=cuda"], "cannot be read"),
+        (["main=cuda:"], "cannot be read"),
+        (["main=cuda:0,"], "cannot be read"),
+        (["main=cuda:0;rm"], "cannot be read"),
+        (["main=cuda:0,0"], "twice"),
+        (["main=cuda:9"], "not here"),
+        (["main=acme:0"], "not here"),
+        (["a=cuda:0", "b=cuda:1,0"], "two roles"),
+        (["a=cpu", "b=cpu"], "two roles"),
+        (["a=cuda:0", "a=cuda:1"], "given twice"),
+    ],
+)
+def test_bad_roles_are_one_sentence(texts, said):
+    with pytest.raises(InputError, match=said) as caught:
+        roles(manager(smi(0), smi(1)), *texts)
+    assert caught.value.hint
+
+
+def test_a_role_on_a_dead_device_is_a_fault():
+    (role,) = roles(manager(smi(0, health=Health(errors=("GPU is lost",)))), "main=cuda:0")
+    assert "GPU is lost" in role.faults[0]
+
+
+@given(st.text(max_size=24))
+def test_any_text_is_a_role_or_an_input_error(text):
+    try:
+        request = parse_role(text)
+    except InputError:
+        return
+    assert request.name and request.adapter
+
+
+def box_file(tmp_path, host):
+    path = tmp_path / "box.json"
+    path.write_text(json.dumps(host.to_json()))
+    return str(path)
+
+
+def test_the_command_prints_a_table_reasons_and_roles(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("VA_FALLBACK", raising=False)
+    path = box_file(tmp_path, HostFacts(accelerators=(smi(0), smi(1)), pci=(IGPU,), report=TEXT))
+    assert (
+        main(["devices", "--report", path, "--role", "main=cuda:0", "--role", "light=xpu:0"]) == 0
+    )
+    out = capsys.readouterr().out
+    assert "cuda:1  NVIDIA H200" in out and "chosen: 2 x NVIDIA H200" in out
+    assert "xpu:0 not used: an integrated GPU" in out
+    assert "  export CUDA_VISIBLE_DEVICES=0\n" in out
+
+
+def test_the_command_in_json_and_its_exit_codes(tmp_path, capsys, monkeypatch):
+    path = box_file(tmp_path, HostFacts(pci=(IGPU,), report=TEXT))
+    for policy, code in (("error", 1), ("warn", 1), ("allow", 0)):
+        monkeypatch.setenv("VA_FALLBACK", policy)
+        assert main(["devices", "--report", path, "--json"]) == code
+        raw = json.loads(capsys.readouterr().out)
+        assert raw["choice"]["cpu"] is (policy != "error")
+        assert raw["devices"][0]["reasons"][0]["next_step"]
+    assert main(["devices", "--report", path, "--role", "main=cuda:0"]) == 2
+    assert "the devices are: xpu:0" in capsys.readouterr().err
