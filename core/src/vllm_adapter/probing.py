@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.adapter import Adapter, library_command, one_line, probe_command
-from vllm_adapter.capability import load_capability
+from vllm_adapter.capability import Capability
+from vllm_adapter.descriptors import choose, live_values, load_all, narrowed
 from vllm_adapter.errors import AdapterError, VllmAdapterError
-from vllm_adapter.host.facts import HostFacts, PciDevice
+from vllm_adapter.host.facts import Accelerator, HostFacts, PciDevice
 from vllm_adapter.host.match import Match, match
 from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.settings import Settings
+from vllm_adapter.torch_devices import torch_devices
 
 _BUILDS: Final[Mapping[str, str]] = {"cuda": "CUDA", "xpu": "XPU"}
 
@@ -36,12 +38,14 @@ class _Refused(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Found:
-    """One device of the matched hardware, before torch is asked."""
+    """One device of the matched hardware. `named`: by the plug-in; `seen`: what torch says."""
 
     name: str
     arch: str | None = None
     evidence: tuple[str, ...] = ()
     pci: PciDevice | None = None
+    named: bool = False
+    seen: Accelerator | None = None
 
 
 def examine(record: AdapterRecord, host: HostFacts) -> dict[str, Any]:
@@ -92,13 +96,19 @@ def _probe(record: AdapterRecord, host: HostFacts, evidence: list[str]) -> list[
         evidence += facts.evidence
     if manifest.device is None:
         return []
-    kind, count = manifest.name, len(found)
+    kind = manifest.name
     if manifest.device.torch_type is not None:
         kind = manifest.device.torch_type
         count = _torch_count(record, kind, manifest.device.torch_module, evidence)
-    if len(found) != count:  # a visible-devices variable: nobody says which of them are left
-        found = [_common(found, manifest.vendor)] * count
-    return [_device(adapter, host, kind, i, facts) for i, facts in enumerate(found)]
+        shown = [] if kind == "cpu" else torch_devices(record.name, _torch(), kind, count)
+        if len(found) != count:  # a visible-devices variable: only torch knows which are left
+            found = [_common(found, manifest.vendor)] * count
+        found = [
+            _joined(facts, shown[i] if shown else None, seen, host)
+            for i, facts in enumerate(found)
+        ]
+    described = load_all(manifest)
+    return [_device(adapter, host, described, kind, i, facts) for i, facts in enumerate(found)]
 
 
 def _found(adapter: Adapter, host: HostFacts, seen: Match) -> list[_Found]:
@@ -111,7 +121,12 @@ def _found(adapter: Adapter, host: HostFacts, seen: Match) -> list[_Found]:
         return [_Found(f"{name} at {pci.bdf}", pci=pci) for pci in seen.pci] or [_Found(name)]
     try:
         found = [
-            _Found(str(device["name"]), device.get("arch"), tuple(device.get("evidence", ())))
+            _Found(
+                str(device["name"]),
+                device.get("arch"),
+                tuple(device.get("evidence", ())),
+                named=True,
+            )
             for device in given
         ]
     except (TypeError, KeyError, AttributeError) as error:
@@ -133,47 +148,57 @@ def _common(found: Sequence[_Found], vendor: str) -> _Found:
     """The facts that hold for whichever of the devices it is."""
     archs = {facts.arch for facts in found}
     names = {facts.name for facts in found}
+    alike = len(names) == 1
     return _Found(
-        names.pop() if len(names) == 1 else vendor, archs.pop() if len(archs) == 1 else None
+        names.pop() if alike else vendor,
+        archs.pop() if len(archs) == 1 else None,
+        named=alike and found[0].named,
     )
 
 
+def _joined(facts: _Found, seen: Accelerator | None, by_pci: Match, host: HostFacts) -> _Found:
+    """One device with what torch says of it; a plug-in's own words win.
+
+    Torch's order need not be PCI's: the PCI function is the one that torch names, or any of the
+    matched ones if all are alike.
+    """
+    if seen is None or (seen.name, seen.arch, seen.memory_total_bytes) == (None, None, None):
+        return facts
+    pci = next((one for one in host.pci if one.bdf == seen.bdf), None)
+    if pci is None and len({(one.vendor, one.device) for one in by_pci.pci}) == 1:
+        pci = by_pci.pci[0]
+    name = seen.name if seen.name is not None and not facts.named else facts.name
+    return dataclasses.replace(facts, name=name, arch=facts.arch or seen.arch, pci=pci, seen=seen)
+
+
 def _device(
-    adapter: Adapter, host: HostFacts, kind: str, index: int, facts: _Found
+    adapter: Adapter,
+    host: HostFacts,
+    described: Sequence[Capability],
+    kind: str,
+    index: int,
+    facts: _Found,
 ) -> DeviceRecord:
-    there = host if facts.pci is None else dataclasses.replace(host, pci=(facts.pci,))
-    file, arch = _descriptor(adapter.record, there, facts.arch)
+    chosen = choose(described, narrowed(host, facts.pci, facts.seen), facts.arch)
     torch_name = "cpu" if kind == "cpu" else f"{kind}:{index}"
-    live = adapter.call("describe", device=torch_name, host=host)
+    live = _plain(adapter.record, adapter.call("describe", device=torch_name, host=host))
+    if not live and chosen is not None and facts.seen is not None:
+        live = live_values(
+            chosen,
+            units=facts.seen.compute_units,
+            memory_bytes=facts.seen.memory_total_bytes,
+        )
     device = DeviceRecord(
         index=index,
         torch=torch_name,
         name=facts.name,
-        arch=facts.arch or arch,
-        capability_file=file,
-        live=_plain(adapter.record, live),
+        arch=facts.arch or (chosen.identity.arch if chosen else None),
+        capability_file=Path(chosen.origin) if chosen else None,
+        live=live,
     )
-    if file is not None and device.live:
+    if chosen is not None and device.live:
         adapter.capability(device, Settings())  # raises where the live values do not fit
     return device
-
-
-def _descriptor(
-    record: AdapterRecord, host: HostFacts, arch: str | None
-) -> tuple[Path | None, str | None]:
-    """The first descriptor that matches; one of the device's own arch, if that is known, wins."""
-    assert record.manifest is not None
-    first: tuple[Path | None, str | None] = (None, None)
-    for file in record.manifest.capability_files():
-        capability = load_capability(file)
-        if capability.match and match(capability.match, host) is None:
-            continue
-        found = (file, capability.identity.arch)
-        if arch is None or capability.identity.arch == arch:
-            return found
-        if first[0] is None:
-            first = found
-    return first
 
 
 def _plain(record: AdapterRecord, live: Any) -> dict[str, Any]:
@@ -240,6 +265,10 @@ def _torch_count(record: AdapterRecord, kind: str, module: str | None, evidence:
         )
     evidence.append(f"torch.{kind} shows {count} device{'s' * (count > 1)}")
     return count
+
+
+def _torch() -> Any:
+    return importlib.import_module("torch")
 
 
 def _imported(module: str, record: AdapterRecord) -> Any:

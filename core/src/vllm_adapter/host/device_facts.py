@@ -46,7 +46,8 @@ class Accelerator:
     `PciDevice`. `arch` is "sm_90", "gfx942", "910b3", where the source says so. `cpus` is the
     affinity that the tool printed; `cpus_truncated` says that the text was cut, so that they must
     not be used. `numa_nodes` are the nodes the tool named; only a single one is a location.
-    `partition` is a MIG profile or a compute partition.
+    `partition` is a MIG profile or a compute partition. `compute_units` are those of this device
+    now: streaming multiprocessors, compute units, Xe-cores, cube cores.
     """
 
     vendor: str
@@ -71,6 +72,7 @@ class Accelerator:
     driver: str | None = None
     health: Health = Health()
     processes: tuple[DeviceProcess, ...] = ()
+    compute_units: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
