@@ -57,6 +57,12 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ("mthreads_gmi", r"mthreads-gmi|\bMTT\s"),
     ("cnmon", r"CNMON"),
     ("xpu_smi", r"Intel XPU-SMI|Device ID|device_list"),
+    ("amd_smi", r"AMD-SMI|AMDSMI Tool|^\s*GPU: \d|\"gpu\""),
+    ("rocm_smi", r"PwrCap|(?:GPU|DCU|HCU)\[\d+\]|\"card\d"),
+    ("lspci", r"^\s*[0-9a-f:]*[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] "),
+    ("inxi", r"^\s*Graphics:"),
+    ("dmesg", r"habanalabs|NVRM|amdgpu|\b(?:xe|i915) [0-9a-f]{4}:"),
+    ("proc_files", r"NVRM version|/sys/module/|version\.info|package_name=|ascendhal_|/dev/"),
     (
         "amd_topo",
         r"\(Topology\)|(?i:(?:weight|hops|link type|access\w*|bandwidth) (?:between two|table))"

@@ -1,0 +1,154 @@
+"""`rocm-smi` of every age, and Hygon's `hy-smi`: concise tables, `GPU[0] : key: value`, JSON.
+
+Hygon's tool is ROCm's under another name: it says DCU or HCU where AMD's says GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from vllm_adapter.host.device_facts import Accelerator, Driver, Health
+from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.host.merge import join_accelerators
+from vllm_adapter.host.parsers._common import is_whole, normal_bdf, number
+from vllm_adapter.host.parsers._json import objects
+from vllm_adapter.host.parsers._makers import maker
+from vllm_adapter.host.text import Report
+
+_HEAD: Final = re.compile(
+    r"^\W*(?P<face>GPU|Device|DCU|HCU)\s.*\bTemp\b.*\bPerf\s+PwrCap\s+VRAM%\s+(?:GPU|DCU|HCU)%"
+)
+_ROW: Final = re.compile(
+    r"^\s*(?P<index>\d{1,3})\s+(?P<left>\S.*?)\s(?P<perf>[a-z_]+)\s+(?P<right>.*)$"
+)
+_TEMPERATURE: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s?[°_]?[cC]\b")
+_WATTS: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)W\b")
+_TAIL: Final = re.compile(
+    r"^(?:(?P<cap>\d+(?:\.\d+)?)W|N/A|Unsupported)\s+(?:\d+(?:\.\d+)?%|N/A|Unsupported)\s+"
+    r"(?P<load>\d+(?:\.\d+)?)%"
+)
+_PARTITION: Final = re.compile(r"\b(NPS\d),\s*([SDTQC]PX)\b(?:,\s*(\d+)\b)?")
+_PAIR: Final = re.compile(
+    r"^\s*(?P<face>GPU|DCU|HCU)\[(?P<index>\d+)\]\s*:\s*(?P<key>[A-Z][^:]*?)\s*:\s+(?P<value>\S.*?)\s*$"
+)
+_DRIVER: Final = re.compile(r"^\s*(?:\S+\s+)?[Dd]river version\s*:\s*(\d+(?:\.\d+)+)\s*$")
+_SOURCE: Final = "rocm-smi"
+_NAMES: Final = ("card series", "card model", "device name", "market name")
+
+
+def parse(report: Report) -> HostFacts:
+    """Devices by the tool's own numbers. VRAM in per cent is no size, and is left out."""
+    pairs = [*_pairs(report), *_json(report)]
+    devices = join_accelerators((), [_described(*one) for one in pairs])
+    for device in _concise(report):
+        devices = join_accelerators(devices, (device,))
+    drivers = [
+        Driver("amdgpu", found[1], _SOURCE)
+        for position, found in report.find(_DRIVER)
+        if is_whole(report, position)
+    ]
+    if any(device.vendor == "hygon" for device in devices):
+        drivers = []
+    return HostFacts(accelerators=devices, drivers=tuple(dict.fromkeys(drivers)))
+
+
+def _concise(report: Report) -> Iterator[Accelerator]:
+    for start, head in report.find(_HEAD):
+        vendor = "hygon" if head["face"] in ("DCU", "HCU") else "rocm"
+        for position in range(start + 1, len(report.lines)):
+            text = report.lines[position].text
+            if re.match(r"\s*=+\s*End of|\s*=+ [A-Z]", text) or _HEAD.search(text):
+                break
+            row = _ROW.match(text)
+            if row and _WATTS.search(text):
+                below = report.lines[position + 1].text if position + 1 < len(report.lines) else ""
+                named = re.match(r"\s{4,}([A-Z][\w .()/-]+?)\s*$", below)
+                whole = is_whole(report, position + 1)
+                yield _row(vendor, row, named[1] if named and whole else None)
+
+
+def _row(vendor: str, row: re.Match[str], name: str | None) -> Accelerator:
+    left, tail = row["left"], _TAIL.match(row["right"])
+    partition = _PARTITION.search(left)
+    compute = partition[2] if partition else None
+    temperature = _TEMPERATURE.search(left)
+    watts = _WATTS.search(left)
+    return Accelerator(
+        vendor,
+        int(row["index"]),
+        _SOURCE,
+        name=name,
+        die=int(partition[3]) if partition and partition[3] and compute != "SPX" else None,
+        partition=f"{compute}/{partition[1]}" if partition else None,
+        health=Health(
+            temperature_c=float(temperature[1]) if temperature else None,
+            power_w=float(watts[1]) if watts else None,
+            power_cap_w=float(tail["cap"]) if tail and tail["cap"] else None,
+            utilization_percent=float(tail["load"]) if tail else None,
+        ),
+    )
+
+
+def _pairs(report: Report) -> Iterator[tuple[str, int, dict[str, str]]]:
+    """What `GPU[0] : key: value` lines say of each device, in order of first mention."""
+    found: dict[tuple[str, int], dict[str, str]] = {}
+    for position, pair in report.find(_PAIR):
+        if is_whole(report, position):
+            values = found.setdefault((pair["face"], int(pair["index"])), {})
+            values.setdefault(pair["key"].lower(), pair["value"])
+    for (face, index), values in found.items():
+        yield face, index, values
+
+
+def _json(report: Report) -> Iterator[tuple[str, int, dict[str, str]]]:
+    for document in objects(report, '"card'):
+        for card, values in document.items() if isinstance(document, dict) else ():
+            if re.fullmatch(r"card\d+", card) and isinstance(values, dict):
+                words = {str(key).lower(): str(value) for key, value in values.items()}
+                yield "GPU", int(card[4:]), words
+
+
+def _described(face: str, index: int, values: dict[str, str]) -> Accelerator:
+    vendor = "hygon" if face in ("DCU", "HCU") else "rocm"
+    names = (values.get(key) for key in _NAMES)
+    name = next((one for one in names if one and not one.startswith("0x") and one != "N/A"), None)
+    memory = ("compute partition", "memory partition")
+    compute, nodes = (values.get(key, "N/A") for key in memory)
+    split = re.fullmatch(r"[SDTQC]PX", compute) and re.fullmatch(r"NPS\d", nodes)
+    arch = re.match(r"gfx[0-9a-f]+", values.get("gfx version", ""))
+    return Accelerator(
+        maker(values.get("card vendor", name), vendor) if vendor == "rocm" else vendor,
+        index,
+        _SOURCE,
+        name=name,
+        bdf=normal_bdf(values.get("pci bus", "")),
+        arch=arch[0] if arch else None,
+        memory_total_bytes=_bytes(values.get("vram total memory (b)")),
+        memory_used_bytes=_bytes(values.get("vram total used memory (b)")),
+        partition=f"{compute}/{nodes}" if split else None,
+        health=Health(
+            temperature_c=_first(
+                values,
+                "temperature (sensor junction) (c)",
+                "temperature (sensor edge) (c)",
+            ),
+            power_w=_first(
+                values,
+                "current socket graphics package power (w)",
+                "average graphics package power (w)",
+            ),
+            power_cap_w=_first(values, "max graphics package power (w)"),
+            utilization_percent=_first(values, "gpu use (%)", "hcu use (%)", "dcu use (%)"),
+        ),
+    )
+
+
+def _bytes(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() and int(text) else None
+
+
+def _first(values: dict[str, str], *keys: str) -> float | None:
+    found = (number(values.get(key)) for key in keys)
+    return next((value for value in found if value is not None), None)
