@@ -1,0 +1,262 @@
+"""The vendors' tools as child processes: good ones, and ones that hang, flood, die or are locked.
+
+The tools are small shell scripts on a PATH of their own; the machine is a fake tree.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vllm_adapter.host import children
+from vllm_adapter.host._tree import Tree
+from vllm_adapter.host.children import run_all
+from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.host.live import collect_all
+from vllm_adapter.host.live_tools import TOOLS, ask_tools, find_program
+
+pytestmark = pytest.mark.null
+REPORTS = Path(__file__).parent.parent / "data" / "reports"
+TOPOLOGY = REPORTS / "topology-nvidia" / "06-2xa6000-nvlink-bridge.txt"
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """A function that puts a tool on PATH; nothing else is on it but the shell's own programs."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}relative")
+    monkeypatch.setattr("vllm_adapter.host.live_tools._DRIVER_CHILD", tmp_path / "none.py")
+
+    def put(name: str, script: str, mode: int = 0o755) -> Path:
+        path = folder / name
+        path.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")
+        path.chmod(mode)
+        return path
+
+    return put
+
+
+def ask(tmp_path: Path, *seen: str, timeout_s: float = 20.0) -> tuple[HostFacts, dict[str, str]]:
+    tree = Tree(tmp_path / "root")
+    facts = ask_tools(tree, seen, os.environ, timeout_s=timeout_s)
+    return facts, dict(tree.unknown)
+
+
+def test_no_tool_and_no_device_is_nothing_to_tell(tmp_path, tools):
+    assert ask(tmp_path) == (HostFacts(), {})
+
+
+def test_a_missing_tool_of_a_device_that_is_here_is_unknown_with_its_place(tmp_path, tools):
+    _, unknown = ask(tmp_path, "ascend", "gaudi")
+    assert unknown == {
+        "tools.npu-smi": "npu-smi: not on PATH",
+        "tools.hl-smi": "hl-smi: not on PATH",
+    }
+
+
+def test_a_tool_s_answer_is_read_as_a_report_is(tmp_path, tools):
+    tools("nvidia-smi", f'case "$*" in "topo -m") cat {TOPOLOGY};; *) exit 0;; esac')
+    facts, unknown = ask(tmp_path)
+    (matrix,) = facts.links
+    assert matrix.devices == ("GPU0", "GPU1")
+    assert any(link.text == "NV4" for link in matrix.links)
+    assert facts.report[0].text == "$ nvidia-smi"
+    assert "$ nvidia-smi topo -m" in [line.text for line in facts.report]
+    assert [line.number for line in facts.report] == list(range(1, len(facts.report) + 1))
+    assert "tools.nvidia-smi" not in unknown
+
+
+def test_a_tool_that_hangs_is_ended_with_its_children_and_the_others_count(tmp_path, tools):
+    alive = tmp_path / "alive"
+    tools("hl-smi", f"(sleep 60; touch {alive}) & echo $! > {tmp_path}/pid\nsleep 60")
+    tools("cnmon", "echo CNMON")
+    facts, unknown = ask(tmp_path, timeout_s=1.0)
+    assert unknown["tools.hl-smi"] == "hl-smi gave no answer within 1 s and was ended"
+    assert "CNMON" in [line.text for line in facts.report]
+    grandchild = int((tmp_path / "pid").read_text())
+    assert _ends(grandchild)
+
+
+def _ends(pid: int) -> bool:
+    """Whether a process ends; it was killed, and its new parent has yet to collect it."""
+    for _ in range(500):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_tool_that_prints_for_ever_is_ended(tmp_path, tools, monkeypatch):
+    monkeypatch.setattr(children, "OUTPUT_BYTES", 1 << 20)
+    tools("mx-smi", "yes MX-SMI")
+    facts, unknown = ask(tmp_path)
+    assert unknown["tools.mx-smi"] == "mx-smi printed more than 1 MiB and was ended"
+    assert facts.accelerators == ()
+
+
+def test_a_tool_that_fails_says_why_and_its_words_stay(tmp_path, tools):
+    tools(
+        "nvidia-smi",
+        "echo 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18",
+    )
+    facts, unknown = ask(tmp_path)
+    assert unknown["tools.nvidia-smi"] == (
+        "nvidia-smi ended with exit code 18: "
+        "Failed to initialize NVML: Driver/library version mismatch"
+    )
+    assert any("version mismatch" in line.text for line in facts.report)
+
+
+def test_half_an_answer_of_a_killed_tool_is_none(tmp_path, tools):
+    tools("nvidia-smi", f"head -c 300 {TOPOLOGY}\nkill -SEGV $$")
+    facts, unknown = ask(tmp_path)
+    assert unknown["tools.nvidia-smi"].startswith("nvidia-smi was killed by SIGSEGV")
+    assert facts.links == ()
+
+
+def test_a_tool_that_may_not_be_started(tmp_path, tools):
+    path = tools("cnmon", "", 0o644)
+    _, unknown = ask(tmp_path)
+    assert unknown == {"tools.cnmon": f"{path}: not executable for this user"}
+
+
+def test_a_file_that_is_no_program(tmp_path, tools):
+    path = tools("cnmon", "")
+    path.write_bytes(b"\x7fELF\0\0")
+    _, unknown = ask(tmp_path)
+    assert unknown["tools.cnmon"].startswith("cnmon cannot be started: ")
+
+
+def test_a_parser_that_breaks_hides_nothing_else(tmp_path, tools, monkeypatch):
+    def broken(text):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("vllm_adapter.host.live_tools.parse_report", broken)
+    tools("cnmon", "echo x")
+    _, unknown = ask(tmp_path)
+    assert unknown == {"tools.cnmon": "its answer cannot be read: ZeroDivisionError"}
+
+
+def test_amd_s_newer_tool_takes_the_place_of_the_older(tmp_path, tools):
+    tools("amd-smi", "echo a")
+    tools("rocm-smi", "echo b")
+    facts, _ = ask(tmp_path)
+    assert {line.text for line in facts.report if line.text.startswith("$")} == {
+        *("$ amd-smi", "$ amd-smi version", "$ amd-smi list", "$ amd-smi topology"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("seen", "asked"),
+    [(("kunlunxin",), "$ xpu-smi"), (("xpu",), "$ xpu-smi topology -m")],
+)
+def test_two_makers_tools_of_one_name(tmp_path, tools, seen, asked):
+    tools("xpu-smi", "echo nothing")
+    facts, _ = ask(tmp_path, *seen)
+    assert [line.text for line in facts.report if line.text.startswith("$")] == [asked]
+
+
+def test_a_tool_in_its_package_s_folder_is_found_without_path(tmp_path, tools):
+    tool = next(tool for tool in TOOLS if tool.program == "nvidia-smi")
+    path = tmp_path / "root/usr/lib/wsl/lib/nvidia-smi"
+    path.parent.mkdir(parents=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    assert find_program(Tree(tmp_path / "root"), tool, os.environ) == (str(path), None)
+
+
+def test_nothing_of_the_working_folder_is_run(tmp_path, tools, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "relative").mkdir()
+    tools("cnmon", "echo x").rename(tmp_path / "relative/cnmon")
+    assert ask(tmp_path) == (HostFacts(), {})
+
+
+def test_a_tool_speaks_english_and_reads_nothing(tmp_path, tools):
+    tools("cnmon", 'echo "$LC_ALL" "$(cat)" end')
+    facts, _ = ask(tmp_path)
+    assert "C  end" in [line.text for line in facts.report]
+
+
+def test_each_end_is_told(tmp_path, tools):
+    tools("npu-smi", "echo x")
+    steps = []
+    ask_tools(Tree(tmp_path), (), os.environ, told=lambda *step: steps.append(step))
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_an_interrupt_ends_all_of_them(tmp_path):
+    pids = tmp_path / "pids"
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    commands = [
+        ["/bin/sh", "-c", f"echo $$ >> {pids}; sleep 60"],
+        ["/bin/sh", "-c", f"while ! [ -s {pids} ]; do sleep 0.01; done"],
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        run_all(commands, timeout_s=30, environ={"PATH": "/usr/bin:/bin"}, done=interrupt)
+    assert all(_ends(int(pid)) for pid in pids.read_text().split())
+
+
+def test_all_of_a_fake_machine_at_once(tmp_path, tools):
+    root = tmp_path / "root"
+    gpu = root / "sys/bus/pci/devices/0000:3b:00.0"
+    gpu.mkdir(parents=True)
+    for name, text in (
+        *(("vendor", "0x10de"), ("device", "0x2235")),
+        *(("class", "0x030200"), ("numa_node", "1")),
+    ):
+        (gpu / name).write_text(f"{text}\n")
+    facts = collect_all(root, timeout_s=5)
+    assert facts.where("tools.nvidia-smi") == "nvidia-smi: not on PATH"
+    assert facts.where("numa") == "/sys/devices/system/node/node*"
+    assert facts.package("vllm-adapter-core")
+    assert HostFacts.from_json(json.loads(json.dumps(facts.to_json()))) == facts
+
+
+AS_NOBODY = """
+import os, sys
+sys.path[:] = {path!r}
+from vllm_adapter.cli.main import main
+# once as root, so that all modules are loaded: another user may not read this Python's folders
+stdout, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+os.dup2(nowhere, 1)
+main(["facts"])
+os.dup2(stdout, 1)
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+sys.exit(main(["facts"]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_another_user_with_a_home_that_cannot_be_written(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir(mode=0o555)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", AS_NOBODY.format(path=sys.path)],
+        env={"HOME": str(home), "PATH": os.environ["PATH"]},
+        cwd="/",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    facts = json.loads(done.stdout)
+    assert facts["schema"] == "vllm-adapter/facts/1.0"
+    assert facts["memory"]["total_bytes"]
+    assert list(home.iterdir()) == []
