@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from vllm_adapter.cli.main import main
 from vllm_adapter.devices import DeviceManager
 from vllm_adapter.errors import InputError
-from vllm_adapter.host.device_facts import DeviceProcess, Health
+from vllm_adapter.host.device_facts import DeviceProcess, Driver, Health
 from vllm_adapter.host.facts import (
     Accelerator,
     DeviceNode,
@@ -99,7 +99,12 @@ def test_a_discrete_gpu_beside_the_processors():
 
 @pytest.mark.parametrize(
     "health",
-    [Health(status="Alarm"), Health(errors=("GPU is lost",)), Health(errors=("NOT usable !",))],
+    [
+        Health(status="Alarm"),
+        Health(status="NOT usable", errors=("CPU-CP timeout",)),
+        Health(errors=("GPU is lost",)),
+        Health(errors=("NOT usable !",)),
+    ],
 )
 def test_an_unhealthy_device_is_not_used_and_its_siblings_are(health):
     choice = manager(smi(0), smi(1, health=health)).choose()
@@ -380,3 +385,19 @@ def test_the_command_in_json_and_its_exit_codes(tmp_path, capsys, monkeypatch):
         assert raw["devices"][0]["reasons"][0]["next_step"]
     assert main(["devices", "--report", path, "--role", "main=cuda:0"]) == 2
     assert "the devices are: xpu:0" in capsys.readouterr().err
+
+
+def test_an_old_driver_and_a_torch_that_reaches_nothing():
+    old = manager(smi(0), drivers=(Driver("nvidia", "390.157", "nvidia-smi"),)).choose()
+    assert "390.157 serves no CUDA runtime" in reasons(old)["cuda:0"]
+    assert chosen(manager(smi(0), drivers=(Driver("nvidia", "470.82", "nvidia-smi"),)).choose())
+    lost = manager(smi(0), torch=TorchBuild("2.12", available=False)).choose()
+    assert "no accelerator is available" in lost.notes[0]
+    cpu = manager(smi(0), torch=TorchBuild("2.12", local="cpu", available=False)).choose()
+    assert "a build for the CPU" in cpu.notes[0]
+
+
+def test_what_is_not_known_of_a_device_tells_it_from_no_other():
+    named, bare = Accelerator("xpu", 0, "xpu-smi", name="B60"), Accelerator("xpu", 1, "xpu-smi")
+    choice = manager(named, bare).choose()
+    assert choice.sentence == "2 x B60 (1 of them without a name)"

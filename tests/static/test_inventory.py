@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from vllm_adapter.host.facts import (
     Accelerator,
+    CpuFacts,
     DeviceNode,
     HostFacts,
     LinkMatrix,
@@ -283,3 +284,28 @@ def test_ids_are_unique_and_no_view_makes_it_fail(accelerators, pci):
     }
     assert {device.vendor for device in found.devices} <= told
     json.dumps([device.to_json() for device in found.devices])
+
+
+def test_the_kernels_numbers_are_kept():
+    log = tuple(Accelerator("gaudi", n, "kernel log") for n in (1, 3, 0, 6))
+    assert ids(HostFacts(accelerators=log)) == ["gaudi:0", "gaudi:1", "gaudi:3", "gaudi:6"]
+
+
+def test_a_list_of_names_and_torchs_first_device_count_together():
+    names = tuple(Accelerator("xpu", n, "xpu-smi discovery", name="B60") for n in (1, 2))
+    first = Accelerator("xpu", 0, "torch", name="B60", memory_total_bytes=24 * GIB)
+    found = inventory(HostFacts(accelerators=(first, *names)))
+    assert [d.id for d in found.devices] == ["xpu:0", "xpu:1", "xpu:2"] and not found.notes
+
+
+def test_a_processor_that_is_the_accelerator_names_all_of_its_kind():
+    first = Accelerator("rocm", 0, "torch", name="AMD Instinct MI300A", arch="gfx942")
+    rows = tuple(Accelerator("rocm", n, "rocm-smi", numa_nodes=(n,)) for n in range(4))
+    cpu = CpuFacts(model="AMD Instinct MI300A Accelerator")
+    found = inventory(HostFacts(accelerators=(first, *rows), cpu=cpu))
+    assert {(d.name, d.arch, d.system_memory) for d in found.devices} == {
+        ("AMD Instinct MI300A", "gfx942", True)
+    }
+    assert len(found.devices) == 4 and found.notes == ()
+    other = inventory(HostFacts(accelerators=(first, *rows), cpu=CpuFacts(model="EPYC")))
+    assert {d.name for d in other.devices} == {None}

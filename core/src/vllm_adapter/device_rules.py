@@ -29,6 +29,8 @@ _SMALL_SHARE: Final = 4
 """A GPU with less than a quarter of its largest sibling's memory drives a display."""
 _CUDA_FLOOR: Final = 50
 """torch's builds since 2.8 start at sm_50 (cu126); all others start higher."""
+_DRIVER_FLOOR: Final = 450
+"""The least NVIDIA driver branch of any CUDA runtime with minor-version compatibility (11.x)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +115,13 @@ def _unhealthy(device: Device, context: Context) -> Refusal | None:
     health, row = device.told.health, VENDORS.get(device.vendor)
     tool = (row.tool if row else None) or "the vendor's tool"
     step = f"look at the kernel log and `{tool}`; reset the device or reboot"
+    status = health.status or ""
+    if status.lower() in _BAD_STATUS or _LOST.search(status):
+        first = f": {health.errors[0]}" if health.errors else ""
+        return Refusal(f"its health is {status}{first}", step)
     for error in health.errors:
         if _LOST.search(error):
             return Refusal(f"it cannot be used: {error}", step)
-    if health.status and health.status.lower() in _BAD_STATUS:
-        return Refusal(f"its health is {health.status}", step)
     return None
 
 
@@ -158,6 +162,20 @@ def _old_arch(device: Device, context: Context) -> Refusal | None:
                 f"install a torch build with {arch}",
             )
     return None
+
+
+def _old_driver(device: Device, context: Context) -> Refusal | None:
+    driver = context.facts.driver("nvidia")
+    major = driver.version.split(".")[0] if driver else ""
+    if device.vendor != "cuda" or context.wsl or not major.isdigit():
+        return None
+    if int(major) >= _DRIVER_FLOOR or int(major) < 100:
+        return None
+    return Refusal(
+        f"the NVIDIA driver {driver.version if driver else ''} serves no CUDA runtime that torch "
+        f"is built with (from {_DRIVER_FLOOR} on)",
+        "install a driver of branch 580 or newer, or use a newer GPU if that one has none",
+    )
 
 
 def _sm(arch: str) -> int | None:
@@ -248,6 +266,7 @@ _RULES: Final[tuple[Callable[[Device, Context], Refusal | None], ...]] = (
     _unhealthy,
     _no_node,
     _old_arch,
+    _old_driver,
     _hidden,
     _integrated,
     _display,

@@ -141,6 +141,7 @@ class DeviceManager:
         for group in groups:
             if group is not best:
                 rejected += [_left(one, best[0]) for one in group]
+        notes += _torch_notes(best, self.facts)
         order = {one.device.id: i for i, one in enumerate(candidates)}
         rejected.sort(key=lambda one: order[one.device.id])
         return Choice(
@@ -195,13 +196,32 @@ def _adapter_state(vendor: str, records: dict[str, AdapterRecord]) -> str:
 
 
 def _groups(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
-    """Usable candidates of one vendor and kind each: one process can serve each group."""
-    groups: dict[tuple[str, str, int | None, str | None], list[Candidate]] = {}
+    """Usable candidates of one vendor and kind each: one process can serve each group.
+
+    What is not known of a device tells it from no other.
+    """
+    groups: list[list[Candidate]] = []
     for one in candidates:
-        device = one.device
-        key = (device.vendor, device.title, device.memory_total_bytes, device.arch)
-        groups.setdefault(key, []).append(one)
-    return list(groups.values())
+        fitting = (g for g in groups if all(_alike(one.device, other.device) for other in g))
+        group = next(fitting, None)
+        if group is None:
+            groups.append([one])
+        else:
+            group.append(one)
+    return groups
+
+
+def _alike(one: Device, other: Device) -> bool:
+    pairs = (
+        (one.name, other.name),
+        (one.pci_id, other.pci_id),
+        (one.memory_total_bytes, other.memory_total_bytes),
+        (one.arch, other.arch),
+        (one.partition, other.partition),
+    )
+    return one.vendor == other.vendor and all(
+        mine is None or theirs is None or mine == theirs for mine, theirs in pairs
+    )
 
 
 def _left(one: Candidate, best: Candidate) -> Candidate:
@@ -219,12 +239,30 @@ def _left(one: Candidate, best: Candidate) -> Candidate:
 
 
 def _said(best: list[Candidate], several: bool) -> str:
-    device, count = best[0].device, len(best)
-    memory = device.memory_total_bytes
+    devices = [one.device for one in best]
+    titles = dict.fromkeys(d.title for d in devices if d.name or d.pci_id)
+    memory = next((d.memory_total_bytes for d in devices if d.memory_total_bytes), None)
     size = f" of {memory / GIB:.0f} GiB" if memory else ""
-    shared = " of system memory" if device.system_memory and memory else ""
+    shared = " of system memory" if devices[0].system_memory and memory else ""
+    what = next(iter(titles), f"{devices[0].vendor_name} device")
+    some = sum(1 for d in devices if d.name or d.pci_id)
+    unsaid = f" ({len(best) - some} of them without a name)" if 0 < some < len(best) else ""
     why = ", the group with the most memory" if several else ""
-    return f"{count} x {device.title}{size}{shared}{why}"
+    return f"{len(best)} x {what}{size}{shared}{unsaid}{why}"
+
+
+def _torch_notes(chosen: Sequence[Candidate], facts: HostFacts) -> list[str]:
+    """Where torch itself does not reach what was chosen."""
+    torch = facts.torch
+    if not chosen or torch is None or chosen[0].device.vendor not in ("cuda", "rocm", "xpu"):
+        return []
+    if torch.local == "cpu":
+        return ["torch is a build for the CPU: no device of this box is reached by it"]
+    if torch.available is False:
+        return [
+            "torch says that no accelerator is available: see `vllm-adapter doctor` for the cause"
+        ]
+    return []
 
 
 def _order_notes(found: Inventory) -> list[str]:

@@ -28,7 +28,7 @@ _INTEGRATED_NAME = re.compile(
     r"(?i)\biris\b|\bu?hd graphics|integrated graphics|\barc(?:\(tm\))? (?:1[34]0[tv]\b|graphics$)"
     r"|\bradeon (?:graphics )?\d{3}m\b|\bradeon 80[456]0s\b|\bradeon vega \d+"
 )
-_LISTS = ("lspci", "inxi", "kernel")
+_LISTS = ("lspci", "inxi")
 _TORCH = ("torch", "sglang")
 
 
@@ -73,10 +73,35 @@ def _of_vendor(
     if not devices:
         return _numbered([_device(one) for one in seen])
     devices = _split_stacks(devices, facts, len(seen), notes)
-    count = facts.torch.visible_devices if facts.torch and facts.torch.visible_devices else 0
-    if not _torch_serves(vendor, facts):
-        count = 0
-    return _numbered(_with_torch(devices, seen, max(count, len(seen)), notes))
+    if gaps := _fills_gaps(devices, seen):
+        return _numbered([*devices, *gaps])
+    devices = _of_the_processor(devices, seen, facts)
+    return _numbered(_with_torch(devices, seen, facts, notes))
+
+
+def _fills_gaps(devices: list[Device], seen: list[Accelerator]) -> list[Device]:
+    """Devices of torch's list that a mere list of names leaves out: both count 0, 1, ..."""
+    mine, theirs = {d.physical for d in devices}, {one.index for one in seen}
+    bare = all(d.bdf is None and d.uuid is None for d in devices)
+    whole = set(range(len(mine) + len(theirs)))
+    if not bare or mine & theirs or mine | theirs != whole:
+        return []
+    return [replace(_device(one), physical=one.index) for one in seen]
+
+
+def _of_the_processor(
+    devices: list[Device], seen: list[Accelerator], facts: HostFacts
+) -> list[Device]:
+    """Where the processor is itself such a part, its accelerators are what it is."""
+    model = facts.cpu.model or ""
+    word = next((w for w in UNIFIED_NAMES if re.search(rf"\b{w}\b", model)), None)
+    named = next((one for one in seen if word and word in (one.name or "")), None)
+    if word is None or named is None:
+        return devices
+    return [
+        replace(d, name=d.name or named.name, arch=d.arch or named.arch, unified_memory=True)
+        for d in devices
+    ]
 
 
 def _true_vendor(one: Accelerator, pci: Iterable[PciDevice], notes: list[str]) -> Accelerator:
@@ -215,15 +240,20 @@ def _torch_serves(vendor: str, facts: HostFacts) -> bool:
 
 
 def _with_torch(
-    devices: list[Device], seen: list[Accelerator], count: int, notes: list[str]
+    devices: list[Device], seen: list[Accelerator], facts: HostFacts, notes: list[str]
 ) -> list[Device]:
     """What torch told of the visible devices, where it is plain which these are."""
+    torch, told = facts.torch, len(seen)
+    counted = (torch.visible_devices if torch else None) or 0
+    count = max(told, counted if _torch_serves(devices[0].vendor, facts) else 0)
     if not count:
         return devices
     discrete = [one for one in devices if not _integrated(one)] or devices
     title = discrete[0].vendor_name
+    names = ", ".join(dict.fromkeys(one.name for one in seen if one.name))
     if count < len(discrete):
-        names = ", ".join(dict.fromkeys(one.name for one in seen if one.name))
+        if devices[0].vendor == "rocm" and count == 1 and not counted:
+            return devices  # torch's own report names device 0 alone on ROCm
         notes.append(
             f"torch sees {count} of {len(discrete)} {title} devices{f' ({names})' * bool(names)}; "
             "which these are is not told: compare UUIDs or bus addresses, not rows"
