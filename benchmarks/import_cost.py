@@ -58,12 +58,12 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def cpu_ms(words: Sequence[str], environment: Mapping[str, str]) -> float:
-    """User + system time of one Python process and all that it waited for."""
+def cpu_ms(words: Sequence[str], environment: Mapping[str, str] | None) -> float:
+    """User + system time of one Python process and all that it waited for; None is our own."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [sys.executable, *words],
-        env=dict(environment),
+        env=None if environment is None else dict(environment),
         stdout=subprocess.DEVNULL,
         check=True,
     )
