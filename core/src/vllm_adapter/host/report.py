@@ -73,7 +73,10 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ("ascend_topo", r"\b(?:NPU|Phy-ID)\d+[ \t|]+[A-Z]"),
     ("xpu_topo", r"\bGPU\s*\d+/\d+[ \t|]+[A-Z]"),
     ("mthreads_topo", r"\bDevice[ \t]+\d+[ \t|]+[A-Z]"),
-    ("startup_log", r"(?i)plugin|platform|vllm|torch|driver|out of memory|compute capability"),
+    (
+        "startup_log",
+        r"(?i)plugin|platform|vllm|torch|driver|out of memory|compute capability|visible devices",
+    ),
     (
         "pip_list",
         r"^\W*\[(?:pip3?|conda)\] \S|^\s*[A-Za-z][\w.-]*==\d|^\W*Package\s+\|?\s*Version"

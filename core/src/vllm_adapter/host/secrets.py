@@ -20,7 +20,7 @@ _TOKENS: Final = re.compile(
 _ASSIGNED: Final = re.compile(
     rf"(?i)(?P<name>(?<![A-Za-z0-9])[A-Za-z0-9_-]*{_WORDS}(?:[_-][A-Za-z0-9_-]*)?['\"]?\s*"
     r"(?:[=:]|\s(?=['\"]))\s*)"
-    r"(?P<value>(?:Bearer |Basic )?(?:'[^']+'|\"[^\"]+\"|[^\s'\",;]+))"
+    r"(?P<value><hidden>|(?:Bearer |Basic )?(?:'[^']+'|\"[^\"]+\"|[^\s'\",;]+))"
 )
 _FLAG: Final = re.compile(
     r"(?P<head>--(?:api-key|hf-token|token|password)(?:=|\s+))(?P<value>[^\s-][^\s]*)"

@@ -69,6 +69,13 @@ def _named(
     return Accelerator(vendor, index, source, name or None, arch=arch)
 
 
+def nvidia_component(version: str | None) -> str:
+    """ "windows" for the driver of a WSL host, which `nvidia-smi` in WSL prints: since 530, Linux
+    drivers have three numbers, and those of Windows two."""
+    found = re.fullmatch(r"(\d{3})\.\d{2}", version or "")
+    return "windows" if found and int(found[1]) >= 530 else "nvidia"
+
+
 def intel_devices(
     report: Report, fields: Sequence[Field]
 ) -> tuple[tuple[Accelerator, ...], int | None, tuple[Driver, ...]]:

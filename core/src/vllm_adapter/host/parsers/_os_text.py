@@ -36,6 +36,8 @@ def libc(text: str | None) -> str | None:
 
 def distribution(text: str) -> OsFacts:
     """The facts in "Ubuntu 22.04.5 LTS (x86_64)"."""
+    if not text:
+        return OsFacts()
     found = re.fullmatch(rf"(.+?)\s*\((?:({MACHINES})|[^()]*(?:64|32)[- ]?\S*)\)", text, re.I)
     named, machine = (found[1], found[2]) if found else (text, None)
     first = re.sub(r"^Microsoft\s+", "", named).split()[:1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+_BUILDS: Final = re.compile(r"\+(?:.*\.)?(cpu|rocm|xpu|tpu|hpu|neuron|npu|empty|cu(?=\d))")
+
 INTERESTING: Final = frozenset(
     """torch torch-npu torch-xla torch-mlu torch-musa torch-gcu torch-neuronx torchao torchaudio
     torchvision pytorch-triton pytorch-triton-rocm pytorch-triton-xpu triton triton-xpu
@@ -24,3 +26,13 @@ INTERESTING: Final = frozenset(
 def normalised(name: str) -> str:
     """The name as package indexes compare it: lower case, one hyphen for each run of . _ -."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def vllm_build(version: str | None) -> str | None:
+    """The device that a vLLM of this version was built for; None where its tag does not say.
+
+    A version without a tag is CUDA's from the package index, and anything where it was built from
+    source.
+    """
+    found = _BUILDS.search(version or "")
+    return {"cu": "cuda"}.get(found[1], found[1]) if found else None

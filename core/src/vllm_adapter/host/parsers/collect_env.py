@@ -11,9 +11,14 @@ from dataclasses import replace
 from typing import Final
 
 from vllm_adapter.host.facts import Driver, HostFacts, OsFacts, TorchBuild, VllmFacts
-from vllm_adapter.host.parsers._collect_devices import cuda_devices, intel_devices
+from vllm_adapter.host.parsers._collect_devices import (
+    cuda_devices,
+    intel_devices,
+    nvidia_component,
+)
 from vllm_adapter.host.parsers._fields import ABSENT, UNKNOWN, Field, Keys, told, truth, version
 from vllm_adapter.host.parsers._os_text import distribution, libc, platform
+from vllm_adapter.host.parsers._packages import vllm_build
 from vllm_adapter.host.parsers._silicon import PLUGINS
 from vllm_adapter.host.text import Report
 
@@ -57,7 +62,6 @@ _KEYS: Final = Keys(
         "ENV Variables",
     )
 )
-_BUILDS: Final = re.compile(r"[+.](cpu|rocm|xpu|tpu|hpu|neuron|npu|empty|cu\d)")
 _CANN: Final = re.compile(r"^\s*version=(\d+\.\d[\w.]*)$")
 _ASKED: Final = {
     "OS": "os.distribution",
@@ -137,8 +141,10 @@ def _torch(values: dict[str, str], report: Report) -> TorchBuild | None:
         return None
     said = [truth(values.get(f"Is {device} available")) for device in ("CUDA", "XPU")]
     available = True if True in said else (False if False in said else None)
-    if available is False and said[1] is None and PLUGINS.search(report.text):
-        available = None
+    if available is False and not any(built.values()):
+        # such a torch may reach a device by a plug-in: the packages tell, to their end
+        if "[conda]" not in report.text or PLUGINS.search(report.text):
+            available = None
     local = (number or "").partition("+")[2] or None
     return TorchBuild(
         number, local, built["cuda"], built["hip"], built["xpu"], available=available
@@ -150,9 +156,8 @@ def _build(value: str | None) -> str | None:
 
 
 def _drivers(values: dict[str, str], report: Report) -> tuple[Driver, ...]:
-    wsl = "microsoft-standard-wsl2" in values.get("Python platform", "").lower()
     sought = (
-        ("windows" if wsl else "nvidia", "Nvidia driver version"),
+        (nvidia_component(values.get("Nvidia driver version")), "Nvidia driver version"),
         ("cuda-toolkit", "CUDA runtime version"),
         ("rocm", "ROCM Version"),
         ("rocm", "HIP runtime version"),
@@ -165,7 +170,7 @@ def _drivers(values: dict[str, str], report: Report) -> tuple[Driver, ...]:
         if (number := version(values.get(key)))
     ]
     built = _build(values.get("ROCM used to build PyTorch"))
-    if built and not any(driver.component == "rocm" for driver in found):
+    if built:
         found.append(Driver("rocm", built, "ROCM used to build PyTorch"))
     return tuple(found + _cann(report))
 
@@ -186,6 +191,4 @@ def _vllm(value: str | None) -> VllmFacts | None:
     number = version(value)
     if not number:
         return None
-    build = _BUILDS.search(number.partition("+")[1] + number.partition("+")[2])
-    name = build[1] if build else None
-    return VllmFacts(number, "vllm", "cuda" if name and name.startswith("cu") else name)
+    return VllmFacts(number, "vllm", vllm_build(number))

@@ -56,7 +56,8 @@ def parse(report: Report) -> HostFacts:
         return HostFacts(cpu=CpuFacts(model, flags_of(report, "flags", "Features")))
     online, offline = _cpus(every, "on-line cpu(s) list"), _cpus(every, "off-line cpu(s) list")
     logical = len(online) if online else None
-    if online is None and "off-line cpu(s) list" not in every:
+    followed = next(reversed(every), "") != "cpu(s)"  # else the text ends before the list
+    if online is None and "off-line cpu(s) list" not in every and followed:
         logical = _number(every.get("cpu(s)")) or _number(
             every.get("hw.logicalcpu", every.get("hw.ncpu"))
         )

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from vllm_adapter.host.facts import Accelerator, Driver, HostFacts, TorchBuild
+from vllm_adapter.host.parsers._collect_devices import nvidia_component
 from vllm_adapter.host.parsers._common import cpu_list
 from vllm_adapter.host.parsers._fields import Keys, told, truth, version
 from vllm_adapter.host.parsers._packages import INTERESTING, normalised
@@ -108,7 +109,7 @@ def _devices(report: Report, face: str | None) -> tuple[Accelerator, ...]:
 
 def _drivers(values: dict[str, str]) -> tuple[Driver, ...]:
     found = [
-        Driver(component, number, key)
+        Driver(nvidia_component(number) if component == "nvidia" else component, number, key)
         for key, component in _DRIVERS
         if (number := version(values.get(key)))
     ]

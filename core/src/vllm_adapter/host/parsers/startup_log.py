@@ -10,7 +10,7 @@ from typing import Final
 
 from vllm_adapter.host.facts import Accelerator, Driver, HostFacts, TorchBuild, VllmFacts
 from vllm_adapter.host.parsers._log_devices import devices
-from vllm_adapter.host.parsers._packages import INTERESTING, normalised
+from vllm_adapter.host.parsers._packages import INTERESTING, normalised, vllm_build
 from vllm_adapter.host.text import Report
 
 _VLLM: Final = (
@@ -33,6 +33,7 @@ _ARCHS: Final = re.compile(
 _LIST: Final = re.compile(r"get_arch_list\(\)\W+((?:'(?:sm|compute|gfx)\w+'(?:, )?)+)")
 _BUILT: Final = re.compile(r"torch\.version\.(cuda|hip|xpu)\W+(\d[\w.-]*)")
 _COUNT: Final = re.compile(r"torch\.(?:cuda|xpu|npu|hpu)\.device_count\(\)\W+(\d{1,3})\b")
+_WRAPPED: Final = re.compile(r"than or equal to the number\s+of visible devices \((\d{1,3})\)")
 _GROUP: Final = re.compile(r"(?:Available|Loading|loading|available) plugins for group (\S+?):?$")
 _NONE: Final = re.compile(r"No plugins for group (\S+) found")
 _PLUGIN: Final = (
@@ -56,7 +57,7 @@ _FREE: Final = (
     ),
     ("nvml", re.compile(r"NVML library version: (\d{3}\.\d+(?:\.\d+)?)")),
     ("cuda", re.compile(r"^\W*`?nvidia-smi`? CUDA(?: version)?\W{1,5}(\d{1,2}\.\d{1,2})\b", re.I)),
-    ("amdgpu-module", re.compile(r"ROCk module version (\d[\w.-]*) is loaded")),
+    ("amdgpu", re.compile(r"ROCk module version (\d[\w.-]*) is loaded")),
 )
 _PATH: Final = re.compile(r"/(flashinfer|flash_attn|triton|torch)-(\d+\.\d+\.\d[\w.+]*)/")
 
@@ -95,7 +96,7 @@ def _torch(report: Report) -> TorchBuild | None:
     names = names or (re.findall(r"'(\w+)'", listed[1]) if listed else [])
     said = [found[1] == "True" for _, found in report.find(_AVAILABLE)]
     built = {found[1]: found[2] for _, found in reversed(list(report.find(_BUILT)))}
-    count = report.first(_COUNT)
+    count = report.first(_COUNT) or _WRAPPED.search(report.text)
     build = TorchBuild(
         number,
         (number or "").partition("+")[2] or None,
@@ -129,7 +130,7 @@ def _vllm(report: Report) -> VllmFacts | None:
         platform = config[1]
     if not (version or plugins or platform):
         return None
-    return VllmFacts(version, plugins=tuple(plugins), platform=platform)
+    return VllmFacts(version, build=vllm_build(version), plugins=tuple(plugins), platform=platform)
 
 
 def _drivers(report: Report) -> tuple[Driver, ...]:
@@ -140,5 +141,10 @@ def _drivers(report: Report) -> tuple[Driver, ...]:
         found.append(Driver("cuda", served, f"found version {too_old[1]}"))
     for component, pattern in _FREE:
         if told := report.first(pattern):
-            found.append(Driver(component, told[1], told[0].partition(told[1])[0].strip(" -:`*")))
+            found.append(Driver(component, told[1], _source(told[0], told[1])))
     return tuple(found)
+
+
+def _source(text: str, version: str) -> str:
+    """The words before a version, without marks: "nvidia-smi CUDA"."""
+    return re.sub(r"[^\w -]", "", text.partition(version)[0]).strip(" -") or "log"

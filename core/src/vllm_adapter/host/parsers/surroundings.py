@@ -14,6 +14,9 @@ _RELEASE: Final = re.compile(
     r"\b(?:Linux-|Linux version |Linux \S+ |kernel(?: release| version)?:? +)(\d+\.\d+\.\d+\S*)",
     re.I,
 )
+_WINDOWS_DRIVER: Final = re.compile(
+    r"^\W*(?:CUDA Driver Version|Nvidia driver version)\s*: (?:5[3-9]|[6-9]\d)\d\.\d\d$"
+)
 _SIGNS: Final = (
     (re.compile(r"microsoft-standard-WSL2|/usr/lib/wsl/|/dev/dxg\b|/mnt/wslg\b", re.I), ("wsl2",)),
     (
@@ -71,6 +74,8 @@ def parse(report: Report) -> HostFacts:
     for flavour, cloud in _CLOUDS:
         if re.search(rf"[-.]{flavour}(?:[.-]|$)", release):
             words.add(cloud)
+    if hypervisor == "Microsoft" and not release and report.first(_WINDOWS_DRIVER):
+        words.add("wsl2")
     if hypervisor:
         words.add(f"hypervisor:{hypervisor}")
         if not words & {"wsl1", "wsl2"}:
