@@ -101,6 +101,7 @@ class _Reader:
             if header:
                 table = header
                 tables.append(table)
+                self.used.update(range(at, table.last + 1))
         return [table for table in tables if self._is_table(table)]
 
     def _is_table(self, table: Table) -> bool:
@@ -179,7 +180,11 @@ class _Reader:
             if labels is not None and label not in labels:
                 continue
             chunk = re.match(r"[^\s|]+", line[found.end() :])
-            if not chunk or self._label.match(line, found.end()):
+            if (
+                not chunk
+                or self._label.match(line, found.end())
+                or _COLUMN.match(line, found.end())
+            ):
                 continue
             if self.style.words.split(chunk[0]):
                 return label, found.end()
@@ -201,15 +206,20 @@ class _Reader:
             pieces = nxt.split()
             # a value may go on in the next line although what is here looks whole
             full = row.whole and not all(_FIGURES.fullmatch(piece) for piece in pieces)
-            if full or not pieces or self._label.search(nxt) or "|" in nxt or "=" in nxt:
-                break
-            if not all(
-                _PIECE.fullmatch(piece) or self.style.words.split(piece) for piece in pieces
-            ):
+            if full or not self._goes_on(nxt):
                 break
             text = self._join(text, nxt, pieces)
             last += 1
         return text, last
+
+    def _goes_on(self, line: str) -> bool:
+        """Whether a line can be the rest of a row that a terminal broke."""
+        pieces = line.split()
+        return (
+            bool(pieces)
+            and not self._label.search(line)
+            and all(_PIECE.fullmatch(piece) or self.style.words.split(piece) for piece in pieces)
+        )
 
     def _join(self, text: str, nxt: str, pieces: list[str]) -> str:
         """Two pieces of a row, with a blank between them only where one was."""
@@ -254,6 +264,8 @@ class _Reader:
             found = self._row_in(at, None) if self._label.search(self.lines[at]) else None
             if not found or any(found[0] == row.label for _, _, row in group):
                 continue
+            if at + 1 < len(self.lines) and self._goes_on(self.lines[at + 1]):
+                continue  # a broken line: without a header nobody knows where it ends
             text = self.lines[at][found[1] :]
             row = self._read(found[0], text, at, None, ())
             if row.whole and row.cells.count(self.style.words.self_word) == 1:

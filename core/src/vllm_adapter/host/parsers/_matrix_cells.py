@@ -18,6 +18,8 @@ _CHUNK: Final = re.compile(r"[^\s|]+")
 _LIST: Final = re.compile(r"\d+(?:-\d*)?(?:,\d+(?:-\d*)?)*,?")
 _NUMBER: Final = re.compile(r"\d{1,4}")
 _OTHER_WORD: Final = re.compile(r"[A-Z][A-Z0-9_]{1,9}\*?")
+_STUMPS: Final = ("NV", "XL", "HCCS_")
+"""What is left of a numbered word that was cut."""
 _NONE: Final = ("N/A", "NA", "-")
 _MOST_CPUS: Final = 1024
 """CPUs of the largest boxes with accelerators; a number above it is two that ran together."""
@@ -42,7 +44,8 @@ class Words:
         found = re.fullmatch(rf"((?:{self.known})+)(\d[\d,\-]*(?:N/A)?|)", chunk)
         if found:
             return re.findall(self.known, found[1]), found[2]
-        return ([chunk], "") if self.others and _OTHER_WORD.fullmatch(chunk) else None
+        other = self.others and _OTHER_WORD.fullmatch(chunk) and chunk not in _STUMPS
+        return ([chunk], "") if other else None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,466 @@
+"""Link matrices of every tool: the cases' answers, other versions, and damage of any kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from matrix_text import DAMAGES, LEGEND, STYLES, Printed, aligned, printed, single, wrapped
+
+from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.host.parsers import (
+    ascend_topo,
+    mthreads_topo,
+    nvidia_p2p,
+    nvidia_topo,
+    xpu_topo,
+)
+from vllm_adapter.host.parsers._common import cpu_list
+from vllm_adapter.host.report import parse_report
+from vllm_adapter.host.text import clean
+
+pytestmark = pytest.mark.static
+
+DATA = Path(__file__).parents[1] / "data" / "reports"
+MODULES = (ascend_topo, mthreads_topo, nvidia_p2p, nvidia_topo, xpu_topo)
+CASES = sorted(DATA.glob("topology-nvidia/*.txt")) + [
+    DATA / name
+    for name in (
+        "ascend/01-topo-8x910b3-hccs.txt",
+        "ascend/03-topo-8x-pcie-sys-indented-doc-paste.txt",
+        "intel/01-xpu-smi-topology-2xmax1100-xl24.txt",
+        "intel/03-xpu-smi-topology-8xb60-two-sockets-partial.txt",
+        "other-vendors/04-mthreads-topo-table.txt",
+        "collect-env/01-cuda-driver-510-torch-cu121-unavailable.txt",
+        "collect-env/17-2080ti-8x-sm75.txt",
+        "collect-env/21-sglang-check-env-wsl-3-of-4-gpus.txt",
+    )
+]
+
+
+def facts_of(text: str) -> HostFacts:
+    """What all parsers of matrices say together."""
+    report = clean(text)
+    found = [module.parse(report) for module in MODULES]
+    return HostFacts(
+        accelerators=tuple(one for facts in found for one in facts.accelerators),
+        links=tuple(table for facts in found for table in facts.links),
+    )
+
+
+def case(name: str) -> HostFacts:
+    (path,) = (path for path in CASES if path.name.startswith(name) or name in str(path))
+    return facts_of(path.read_bytes().decode())
+
+
+def rows(facts: HostFacts, table: int = 0) -> list[str]:
+    """The links of the devices among themselves, a line each."""
+    found = facts.links[table]
+    cell = {(link.first, link.second): link.text or "?" for link in found.links}
+    return [
+        " ".join("-" if a == b else cell.get((a, b), "?") for b in found.devices)
+        for a in found.devices
+    ]
+
+
+def places(facts: HostFacts) -> list[tuple[int, ...]]:
+    return [device.numa_nodes for device in facts.accelerators]
+
+
+def cpus(facts: HostFacts) -> list[tuple[int, ...]]:
+    return [device.cpus for device in facts.accelerators]
+
+
+HALVES = [(0,)] * 4 + [(1,)] * 4
+SWITCHES = ["- PIX PIX PIX", "PIX - PIX PIX", "PIX PIX - PIX", "PIX PIX PIX -"]
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "first", "last"),
+    [
+        ("01-8xh100", HALVES, "0-95,192-287", "96-191,288-383"),
+        ("02-8xl40s", HALVES, "0-47,96-143", "48-95,144-191"),
+        ("03-8x4090", HALVES, "0-35,72-107", "36-71,108-143"),
+        ("05-8xv100", [(1,)] * 8, "20-39", "20-39"),
+        ("06-2xa6000", [(0,)] * 2, "0-191", "0-191"),
+        ("07-2x5090", [(0,)] * 2, "0-31", "0-31"),
+        ("09-8xh20", HALVES, "0-95,192-287", "96-191,288-383"),
+        ("11-2xl20", [(), (1,)], "", "88-91,184-187"),
+        ("13-4xh100", [(0,), (0,), (1,), (1,)], "", ""),
+        ("15-8xa800", [(0,)] * 4 + [(2,)] * 4, "0-15,64-79", "32-47,96-111"),
+        ("17-8xa100", HALVES, "0-35,72-107", "36-71,108-143"),
+        ("19-8xa6000", HALVES, "0-13,56-69", "14-27,70-83"),
+        ("20-1xada6000", [(1,)], "44-65", "44-65"),
+        ("21-10x4080", [(0,)] * 5 + [(1,)] * 5, "0-15,32-47", "16-31,48-63"),
+        ("22-4xa100", [(0,), (1,), (2,), (3,)], "0-23", "72-95"),
+        ("24-8x-l20z", [(0, 1)] * 8, "0-129", "0-129"),
+        ("25-1xt4", [()], "0-15", "0-15"),
+        ("27-8xb200", HALVES, "0-55,112-167", "56-111,168-223"),
+        ("28-4xh100nvl", [(0, 1)] * 4, "0-253", "0-253"),
+        ("29-2-of-8", [(0,)] * 2, "1-47,97-143", "1-47,97-143"),
+        ("30-8xl40", HALVES, "2-89", "92-177"),
+        ("31-8xa800", HALVES, "0-63,128-191", "64-127,192-255"),
+        ("32-4x4090-wsl", [()] * 4, "", ""),
+        ("34-1xa100", [(1,)], "116-231", "116-231"),
+        ("35-4xgb200", [(0,), (0,), (1,), (1,)], "0-71", "72-143"),
+        ("36-8x4090", HALVES, "0-55,112-167", "56-111,168-223"),
+        ("37-5gpu", [(1,), (0,), (0,), (0,), (0,)], "8-15,24-31", "0-7,16-23"),
+        ("38-2017", [()] * 8, "0-9,20-29", ""),
+        ("ascend/01", [()] * 8, "144-167", "48-71"),
+        ("ascend/03", [()] * 8, "0-63,128-191", "64-127,192-255"),
+        ("intel/01", [()] * 2, "0-143", "0-143"),
+        ("intel/03", [()] * 8, "", "128-255,384-511"),
+        ("other-vendors/04", HALVES, "0-31,64-95", "32-63,96-127"),
+        ("collect-env/01", [()], "0-3", "0-3"),
+        ("collect-env/17", HALVES, "0-7,16-23", "8-15,24-31"),
+        ("collect-env/21", [()] * 4, "", ""),
+    ],
+)
+def test_cases_place_each_device(name, nodes, first, last):
+    facts = case(name)
+    assert places(facts) == nodes
+    assert cpus(facts)[0] == cpu_list(first)
+    assert cpus(facts)[-1] == cpu_list(last)
+    assert len(facts.links) == 1
+    assert len(facts.links[0].devices) == len(nodes) == len(facts.accelerators)
+
+
+@pytest.mark.parametrize("name", ["01-8xh100", "09-8xh20", "24-8x-l20z", "27-8xb200"])
+def test_one_nvlink_domain_of_eight(name):
+    assert set(" ".join(rows(case(name))).split()) == {"-", "NV18"}
+
+
+def test_links_of_cases():
+    assert [row.removesuffix(" SYS" * 4) for row in rows(case("03-8x4090"))[:4]] == SWITCHES
+    mixed = rows(case("15-8xa800"))
+    assert mixed[0] == "- PIX NV8 PIX SYS SYS SYS SYS"
+    assert mixed[5] == "SYS SYS SYS SYS PIX - NV4 PIX"
+    assert rows(case("17-8xa100"))[7] == "SYS SYS SYS SYS NODE NODE PXB -"
+    assert rows(case("intel/01")) == ["- XL24", "XL24 -"]
+    assert rows(case("intel/03"))[0] == "- NODE NODE NODE SYS SYS SYS SYS"
+    assert set(" ".join(rows(case("ascend/01"))).split()) == {"-", "HCCS"}
+
+
+def test_makers_of_cases():
+    assert {d.vendor for d in case("ascend/01").accelerators} == {"ascend"}
+    assert {d.vendor for d in case("intel/03").accelerators} == {"xpu"}
+    assert {d.vendor for d in case("other-vendors/04").accelerators} == {"musa"}
+
+
+def test_cut_lists_of_cpus_are_not_used():
+    assert all(device.cpus_truncated for device in case("13-4xh100").accelerators)
+
+
+def test_memory_of_grace_is_no_place_for_threads():
+    assert [d.memory_nodes for d in case("35-4xgb200").accelerators] == [(2,), (10,), (18,), (26,)]
+
+
+def test_capped_and_overwritten_list_of_network_cards():
+    found = case("11-2xl20").links[0]
+    names = dict(found.nic_names)
+    assert len(found.nics) == 62
+    assert not {"NIC0", "NIC1", "NIC2", "NIC3"} & set(names)
+    assert names["NIC4"] == "mlx5_10"
+    assert any("122 found, 62 shown" in note for note in found.notes)
+    assert any("NIC0, NIC1, NIC2, NIC3 are overwritten" in note for note in found.notes)
+
+
+def test_missing_rows_are_told_and_completed_from_columns():
+    found = case("38-2017")
+    assert any("GPU5, GPU6, GPU7, mlx4_0 are missing" in note for note in found.links[0].notes)
+    assert rows(found)[7] == "SYS SYS SYS SYS PHB ? ? -"
+    assert found.links[0].nics == ("mlx4_0",)
+
+
+def test_peer_access_is_no_link_table():
+    (found,) = case("39-p2p").links
+    assert (found.kind, {link.text for link in found.links}) == ("peer", {"GNS"})
+
+
+def test_a_report_brings_all_of_it():
+    text = "\n".join(
+        path.read_text() for path in CASES if "39-" in str(path) or "06-" in str(path)
+    )
+    facts = parse_report(text)
+    assert [table.kind for table in facts.links] == ["links", "peer"]
+    assert places(facts) == [(0,), (0,)]
+
+
+# Other tools and versions
+
+
+def test_metax_has_the_node_before_the_cpus():
+    facts = facts_of(
+        "mx-smi  version: 2.2.9\n\nAttached GPUs                 : 3\nDevice link type matrix\n"
+        "        GPU0    GPU1    GPU2    Node Affinity  CPU Affinity\n"
+        "GPU0    X       MX      NODE    0              0-15,128-143\n"
+        "GPU1    MX      X       ETH     2              32-47,160-175\n"
+        "GPU2    NODE    ETH     X       2              32-47,160-175\n"
+    )
+    assert {device.vendor for device in facts.accelerators} == {"metax"}
+    assert places(facts) == [(0,), (2,), (2,)]
+    assert cpus(facts)[0] == cpu_list("0-15,128-143")
+    assert rows(facts) == ["- MX NODE", "MX - ETH", "NODE ETH -"]
+
+
+def test_a_look_alike_tool_is_not_nvidia():
+    table = (
+        "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\n"
+        "GPU0\t X \tPIX\t16-31\t1\nGPU1\tPIX\t X \t16-31\t1\n"
+    )
+    assert {d.vendor for d in facts_of("$ ixsmi topo -m\n" + table).accelerators} == {"iluvatar"}
+    assert {d.vendor for d in facts_of("$ nvidia-smi topo -m\n" + table).accelerators} == {"cuda"}
+    both = "+ IX-ML: 4.4.0 +\n$ nvidia-smi topo -m\n" + table
+    assert {d.vendor for d in facts_of(both).accelerators} == {"cuda"}
+
+
+def test_dies_of_an_a3():
+    facts = facts_of(
+        "Ascend Topology:\n           Phy-ID12   Phy-ID13   Phy-ID14\n"
+        "Phy-ID12   X          SIO        HCCS_SW\nPhy-ID13   SIO        X          NA\n"
+        "Phy-ID14   HCCS_SW    NA         X\n\nLegend:\n\n  X    = Self\n"
+    )
+    assert rows(facts) == ["- SIO HCCS_SW", "SIO - NA", "HCCS_SW NA -"]
+    assert [(d.index, d.die) for d in facts.accelerators] == [(6, 0), (6, 1), (7, 0)]
+    assert facts.links[0].indices == (12, 13, 14)
+
+
+def test_network_cards_of_an_a5():
+    facts = facts_of(
+        "\t   NPU0       NPU1       NIC0       CPU Affinity\n"
+        "NPU0       X          UB         PIX        0-47\n"
+        "NPU1       UB         X          SYS        48-95\n"
+        "NIC0       PIX        SYS        X\n\nNIC0: hns_0\n"
+    )
+    assert cpus(facts) == [cpu_list("0-47"), cpu_list("48-95")]
+    assert facts.links[0].nic_names == (("NIC0", "hns_0"),)
+
+
+def test_tiles_between_bars():
+    facts = facts_of(
+        "         GPU 0/0|GPU 0/1|GPU 1/0|GPU 1/1|CPU Affinity\n"
+        "GPU 0/0 |S      |MDF    |XL*    |XL16   |0-23,48-71\n"
+        "GPU 0/1 |MDF    |S      |XL16   |XL*    |0-23,48-71\n"
+        "GPU 1/0 |XL*    |XL16   |S      |MDF    |24-47,72-95\n"
+        "GPU 1/1 |XL16   |XL*    |MDF    |S      |24-47,72-95\n"
+    )
+    assert rows(facts)[1] == "MDF - XL16 XL*"
+    assert [(d.index, d.die) for d in facts.accelerators] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert cpus(facts)[3] == cpu_list("24-47,72-95")
+
+
+@pytest.mark.parametrize("corner", ["", "ROUTER"])
+def test_a_grid_without_a_maker_is_nobodys(corner):
+    grid = f"| {corner} | Device 0 | Device 1 |\n| Device 0 | X | SYS |\n| Device 1 | SYS | X |\n"
+    assert facts_of(grid) == HostFacts()
+
+
+def test_blank_cells_of_a_grid():
+    facts = facts_of(
+        "| MTHREADS | Device 0 | Device 1 | CPU Affinity | NUMA Affinity |\n"
+        "|----------|----------|----------|--------------|---------------|\n"
+        "| Device 0 | X        | LINK     |              | 1             |\n"
+        "| Device 1 | LINK     | X        | 0-31         |               |\n"
+    )
+    assert places(facts) == [(1,), ()]
+    assert cpus(facts) == [(), cpu_list("0-31")]
+
+
+def test_tables_of_amd_are_not_ours():
+    for name in ("01-8gcd", "08-4xpcie"):
+        for path in DATA.glob(f"topology-amd/{name}*"):
+            assert facts_of(path.read_text()) == HostFacts()
+
+
+# Damage to single values
+
+
+@pytest.mark.parametrize(
+    ("tail", "cpu", "node"),
+    [
+        ("0-35,72-107\t0\t\tN/A", "0-35,72-107", (0,)),
+        ("144-1911N/A", "144-191", (1,)),  # no other way to read it
+        ("0-351N/A", "", ()),  # 0-35 and 1, or 0-3 and 51
+        ("0-35,72-107\t0N/A", "0-35,72-107", (0,)),
+        ("0-35,72-107 0 N/A", "0-35,72-107", (0,)),
+        ("\t\t\tN/A", "", ()),
+        ("\t1\t\tN/A", "", (1,)),  # no CPUs: the node is not theirs
+        ("0-15\t\t\tN/A", "0-15", ()),
+        ("0-15\tsome words", "", ()),
+        ("0,2,4,6,8,10\t0\t\tN/A", "", (0,)),
+        ("0-35,72-10\t0\t\tN/A", "", (0,)),
+        ("0-35,72-\t0\t\tN/A", "", (0,)),
+    ],
+)
+def test_values_behind_the_cells(tail, cpu, node):
+    facts = facts_of(
+        "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+        f"GPU0\t X \tSYS\t{tail}\nGPU1\tSYS\t X \t99-100\t7\t\tN/A\n"
+    )
+    assert (cpus(facts)[0], places(facts)[0]) == (cpu_list(cpu), node)
+    assert (cpus(facts)[1], places(facts)[1]) == ((99, 100), (7,))
+
+
+def test_a_number_glued_to_lanes_is_neither():
+    facts = facts_of(
+        "        GPU0    GPU1CPU Affinity    NUMA Affinity\n"
+        "GPU0     X      NV180-35    0\nGPU1    NV18     X 36-71    1\n"
+    )
+    assert cpus(facts)[0] == ()
+    assert rows(facts) == ["- NV18", "NV18 -"]
+
+
+def test_two_boxes_that_disagree_place_nobody():
+    one = "\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-15\t0\n"
+    two = one.replace("0-15\t0", "0-15\t1")
+    facts = facts_of(f"host a\n{one}\nhost b\n{two}")
+    assert (places(facts), cpus(facts)) == ([()], [cpu_list("0-15")])
+    assert len(facts_of(one + "\n\n" + one).links) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "use GPU0 and GPU1 together",
+        "GPU0 X",
+        "GPU0 GPU1\nGPU0 is busy\nGPU1 is idle",
+        "  X    = Self\n  NV#  = Connection traversing a bonded set of # NVLinks",
+        "GPU0: NVIDIA H100\nGPU1: NVIDIA H100",
+    ],
+)
+def test_prose_invents_no_device(text):
+    assert facts_of(text) == HostFacts()
+
+
+# Any matrix, any damage
+
+
+def check(text: str, truth: Printed, *, exact: bool) -> None:
+    """Equal to the truth; where `exact` is False, unknown is right too."""
+    facts = facts_of(text)
+    if not exact and not facts.links:
+        assert facts.accelerators == ()
+        return
+    (found,) = facts.links
+    assert found.devices == truth.labels[: truth.devices]
+    links = {(link.first, link.second): link.text for link in found.links}
+    for (first, second), word in links.items():
+        assert word in {truth.link(first, second), truth.link(second, first)}
+    if exact:
+        assert all(word == truth.link(*pair) for pair, word in links.items())
+        assert len(links) == len(truth.labels) * (len(truth.labels) - 1)
+    below = [int(v[2]) for v in truth.values if len(v) > 2 and v[2].isdigit()]
+    for device, values in zip(facts.accelerators, truth.values, strict=True):
+        cpu, numa, memory = (*values, "", "", "")[:3]
+        numa, memory = numa.replace("N/A", ""), memory.replace("N/A", "")
+        named = cpu_list(numa) or ()
+        lower = tuple(node for node in named if below and node < min(below))
+        assert device.cpus in {cpu_list(cpu)} | (set() if exact else {()})
+        assert device.numa_nodes in {named, lower} | (set() if exact else {()})
+        assert device.memory_nodes in {cpu_list(memory)} | (set() if exact else {()})
+
+
+SLOW = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@SLOW
+@given(printed(full=True), st.sampled_from(STYLES), st.lists(st.sampled_from(DAMAGES), max_size=3))
+def test_no_value_is_lost_to_blanks_and_prefixes(truth, style, damages):
+    lines = style(truth.lines())
+    for damage in damages:
+        lines = damage(lines)
+    check("\n".join(lines) + LEGEND, truth, exact=True)
+
+
+@SLOW
+@given(printed(), st.sampled_from(STYLES), st.lists(st.sampled_from(DAMAGES), max_size=2))
+def test_a_blank_cell_never_takes_its_neighbours_value(truth, style, damages):
+    lines = style(truth.lines())
+    for damage in damages:
+        lines = damage(lines)
+    check("\n".join(lines) + LEGEND, truth, exact=False)
+
+
+@SLOW
+@given(printed(), st.sampled_from(STYLES), st.data())
+def test_a_table_cut_anywhere_is_never_wrong(truth, style, data):
+    text = "\n".join(style(truth.lines())) + LEGEND
+    end = data.draw(st.integers(0, len(text)))
+    check_part(text[:end], truth)
+
+
+@SLOW
+@given(printed(full=True), st.sampled_from(STYLES), st.data())
+def test_rows_may_be_missing(truth, style, data):
+    lines = style(truth.lines())
+    gone = data.draw(st.sets(st.integers(0, len(lines) - 1), max_size=len(lines) - 1))
+    kept = [line for at, line in enumerate(lines) if at not in gone]
+    check_part("\n".join(kept) + LEGEND, truth)
+
+
+@SLOW
+@given(printed(), st.integers(20, 200))
+def test_wrapped_lines_are_never_wrong(truth, width):
+    check_part("\n".join(wrapped(truth.lines(), width)) + LEGEND, truth)
+
+
+def check_part(text: str, truth: Printed) -> None:
+    """No link, node or CPU that is not the truth's; devices may be missing."""
+    facts = facts_of(text)
+    for table in facts.links:
+        for link in table.links:
+            assert link.text in {
+                truth.link(link.first, link.second),
+                truth.link(link.second, link.first),
+            }
+        assert set(table.devices) <= set(truth.labels[: truth.devices])
+    for device in facts.accelerators:
+        cpu, numa, memory = (*truth.values[device.index], "", "", "")[:3]
+        assert device.cpus in {(), cpu_list(cpu)}
+        assert len(device.numa_nodes) != 1 or device.numa_nodes[0] in (cpu_list(numa) or ())
+        assert device.memory_nodes in {(), cpu_list(memory)}
+
+
+@SLOW
+@given(printed(full=True, words=("SYS", "NODE", "PHB", "PXB", "PIX")), st.integers(72, 120))
+def test_wrapping_loses_few_links(truth, width):
+    facts = facts_of("\n".join(wrapped(truth.lines(), width)) + LEGEND)
+    (found,) = facts.links
+    links = {(link.first, link.second): link.text for link in found.links}
+    assert len(links) == len(truth.labels) * (len(truth.labels) - 1)
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.name[:20])
+def test_cases_cut_anywhere_are_never_wrong(path):
+    text = path.read_bytes().decode()
+    whole = facts_of(text)
+    links = {(t.kind, k.first, k.second): k.text for t in whole.links for k in t.links}
+    devices = {(d.vendor, d.index): d for d in whole.accelerators}
+    for end in range(0, min(len(text), 4000), 211):
+        part = facts_of(text[:end])
+        for table in part.links:
+            for link in table.links:
+                assert links[table.kind, link.first, link.second] == link.text
+        for device in part.accelerators:
+            known = devices[device.vendor, device.index]
+            assert device.cpus in {(), known.cpus}
+            assert len(device.numa_nodes) != 1 or device.numa_nodes == known.numa_nodes
+
+
+@SLOW
+@given(st.text(max_size=300) | st.text("GPUNICX01 \t\n|/SYNVA-,", max_size=300))
+def test_no_text_raises(text):
+    facts_of(text)
+
+
+@SLOW
+@given(st.lists(st.sampled_from([*single(["x"]), "GPU0", "GPU1", "X", "SYS", "NV1", "\n", "\t"])))
+def test_no_words_raise(words):
+    facts_of(" ".join(words))
+
+
+def test_styles_are_what_they_say():
+    assert aligned(["a\tb"]) == ["a       b"]
+    assert wrapped(["abcd"], 2) == ["ab", "cd"]
