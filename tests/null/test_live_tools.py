@@ -196,6 +196,45 @@ def test_each_end_is_told(tmp_path, tools):
     assert steps == [(1, 3), (2, 3), (3, 3)]
 
 
+DEVICE = '{"index": 0, "bus": "00000000:3B:00.0", "arch": "sm_90", "source": "libnvidia-ml.so.1"}'
+TABLE = """
+| NVIDIA-SMI 580.159.04             Driver Version: 580.159.04     CUDA Version: 13.0     |
+| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |
+|=========================================+========================+======================|
+|   0  NVIDIA H200                    On  |   00000000:3B:00.0 Off |                    0 |
+| N/A   33C    P0            110W /  700W |       0MiB / 143771MiB |      0%      Default |
+"""
+
+
+def driver_child(tmp_path: Path, *lines: str) -> None:
+    (tmp_path / "none.py").write_text("\n".join(f"print({line!r})" for line in lines))
+
+
+def test_a_driver_s_library_completes_what_the_tool_tells(tmp_path, tools):
+    version = '{"component": "nvml", "version": "13.580", "source": "libnvidia-ml.so.1"}'
+    driver_child(tmp_path, DEVICE, version, "a banner", "3")
+    tools("nvidia-smi", f"cat <<'END'{TABLE}END")
+    facts, _ = ask(tmp_path, "cuda")
+    (only,) = facts.accelerators
+    assert (only.source, only.name, only.arch) == ("nvidia-smi", "NVIDIA H200", "sm_90")
+    assert facts.driver("nvml").version == "13.580"
+
+
+def test_a_driver_s_library_alone_tells_of_devices(tmp_path, tools):
+    driver_child(tmp_path, DEVICE)
+    facts, unknown = ask(tmp_path, "cuda")
+    assert [(one.bdf, one.arch) for one in facts.accelerators] == [("0000:3b:00.0", "sm_90")]
+    assert unknown == {"tools.nvidia-smi": "nvidia-smi: not on PATH"}
+
+
+def test_a_library_of_another_maker_completes_nothing_of_nvidia_s(tmp_path, tools):
+    driver_child(tmp_path, DEVICE)
+    tools("nvidia-smi", f"sed 's/NVIDIA H200/PPU-ZW810E /' <<'END'{TABLE}END")
+    facts, _ = ask(tmp_path, "cuda")
+    assert [(one.vendor, one.arch) for one in facts.accelerators] == [("thead", None)]
+
+
 def test_an_interrupt_ends_all_of_them(tmp_path):
     pids = tmp_path / "pids"
 

@@ -19,6 +19,7 @@ from vllm_adapter.host.live_kfd import NODES, read_kfd
 from vllm_adapter.host.live_numa import read_numa, read_offline
 from vllm_adapter.host.live_os import describe_os
 from vllm_adapter.host.live_packages import read_environment
+from vllm_adapter.host.merge import join_accelerators
 
 pytestmark = pytest.mark.static
 NODE = "/sys/devices/system/node"
@@ -335,8 +336,10 @@ def test_the_name_of_an_arch(tmp_path, version, arch):
 def test_partitions_of_a_card_are_devices_of_one_address(tmp_path):
     files = {**gpu(1, 0xC, location_id=0xC00), **gpu(2, 0xC, location_id=0xC00 | 3 << 28)}
     devices, matrices = read_kfd(build(tmp_path, files))
-    assert [(one.bdf, one.die) for one in devices] == [("0000:0c:00.0", None), ("0000:0c:00.0", 3)]
+    assert [(one.bdf, one.die) for one in devices] == [("0000:0c:00.0", 0), ("0000:0c:00.0", 3)]
     assert matrices == ()
+    card = Accelerator("rocm", 0, "rocm-smi", bdf="0000:0c:00.0")
+    assert [one.die for one in join_accelerators([card], devices)] == [0, 3]
 
 
 def test_hygon_is_not_amd_and_a_stranger_is_nobody(tmp_path):

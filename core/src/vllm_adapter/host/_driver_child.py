@@ -9,10 +9,21 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Iterator
+from typing import Any
 
 
-def nvml() -> Iterator[tuple[str, str]]:
-    """The kernel driver, the library itself, and the CUDA version that they serve."""
+class PciInfo(ctypes.Structure):
+    """nvmlPciInfo_t. # upstream: nvidia-ml-py@13 pynvml.py (nvmlPciInfo_t)"""
+
+    _fields_ = (
+        ("bus_id_legacy", ctypes.c_char * 16),
+        *((name, ctypes.c_uint) for name in ("domain", "bus", "device", "id", "subsystem")),
+        ("bus_id", ctypes.c_char * 32),
+    )
+
+
+def nvml() -> Iterator[dict[str, Any]]:
+    """The kernel driver, the library itself, the CUDA version that they serve, and devices."""
     library = ctypes.CDLL("libnvidia-ml.so.1")
     if library.nvmlInit_v2() != 0:
         return
@@ -22,17 +33,37 @@ def nvml() -> Iterator[tuple[str, str]]:
     ):
         text = ctypes.create_string_buffer(96)
         if call(text, ctypes.c_uint(len(text))) == 0:
-            yield component, text.value.decode("ascii", "replace")
+            yield {"component": component, "version": text.value.decode("ascii", "replace")}
     number = ctypes.c_int()
     if library.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(number)) == 0:
-        yield "cuda", decimal(number.value)
+        yield {"component": "cuda", "version": decimal(number.value)}
+    count = ctypes.c_uint()
+    library.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    for index in range(count.value):
+        yield from device(library, index)
 
 
-def cuda() -> Iterator[tuple[str, str]]:
+def device(library: ctypes.CDLL, index: int) -> Iterator[dict[str, Any]]:
+    """One device's bus address and compute capability, which no table of nvidia-smi prints."""
+    handle, pci = ctypes.c_void_p(), PciInfo()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    if (
+        library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) == 0
+        and library.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(pci)) == 0
+        and library.nvmlDeviceGetCudaComputeCapability(
+            handle, ctypes.byref(major), ctypes.byref(minor)
+        )
+        == 0
+    ):
+        bus = pci.bus_id.decode("ascii", "replace")
+        yield {"index": index, "bus": bus, "arch": f"sm_{major.value}{minor.value}"}
+
+
+def cuda() -> Iterator[dict[str, Any]]:
     """The highest CUDA runtime that the loaded libcuda serves; needs no device."""
     number = ctypes.c_int()
     if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0:
-        yield "cuda", decimal(number.value)
+        yield {"component": "cuda", "version": decimal(number.value)}
 
 
 def decimal(number: int) -> str:
@@ -44,8 +75,8 @@ def main() -> None:
     """Prints what each library says; one that is missing says nothing."""
     for source, ask in (("libnvidia-ml.so.1", nvml), ("libcuda.so.1", cuda)):
         try:
-            for component, version in ask():
-                print(json.dumps([component, version, source]), flush=True)
+            for said in ask():
+                print(json.dumps({**said, "source": source}), flush=True)
         except (OSError, AttributeError):  # no such library, or one without the function
             continue
 

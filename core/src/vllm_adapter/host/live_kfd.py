@@ -37,13 +37,17 @@ def read_kfd(tree: Tree) -> tuple[tuple[Accelerator, ...], tuple[LinkMatrix, ...
     matrices: list[LinkMatrix] = []
     for vendor in sorted(vendors):
         mine = [(n, p) for n, p in found if _VENDORS.get(p.get("vendor_id", 0)) == vendor]
-        devices += [_device(tree, vendor, i, n, p) for i, (n, p) in enumerate(mine)]
+        places = [_bdf(properties) for _, properties in mine]
+        devices += [
+            _device(tree, vendor, i, n, p, places.count(_bdf(p)) > 1)
+            for i, (n, p) in enumerate(mine)
+        ]
         matrices += _matrix(tree, vendor, [n for n, _ in mine])
     return tuple(devices), tuple(matrices)
 
 
 def _device(
-    tree: Tree, vendor: str, index: int, number: int, properties: Properties
+    tree: Tree, vendor: str, index: int, number: int, properties: Properties, split: bool
 ) -> Accelerator:
     location = properties.get("location_id", 0)
     bdf = _bdf(properties)
@@ -58,8 +62,8 @@ def _device(
         vendor,
         index,
         SOURCE,
-        # the top digits number the partitions of one card
-        die=location >> 28 or None,
+        # the top bits number the partitions of one card
+        die=location >> 28 if split and bdf else None,
         bdf=bdf,
         arch=_arch(properties.get("gfx_target_version", 0)),
         memory_total_bytes=memory,

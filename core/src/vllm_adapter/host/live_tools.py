@@ -15,8 +15,9 @@ from typing import Final
 
 from vllm_adapter.host._tree import Tree
 from vllm_adapter.host.children import Ended, run_all
-from vllm_adapter.host.facts import Driver, HostFacts, Line
-from vllm_adapter.host.merge import merge
+from vllm_adapter.host.facts import Accelerator, Driver, HostFacts, Line
+from vllm_adapter.host.merge import join_accelerators, merge, same_device
+from vllm_adapter.host.parsers._common import normal_bdf
 from vllm_adapter.host.report import parse_report
 
 TIMEOUT_S: Final = 5.0
@@ -92,11 +93,12 @@ def ask_tools(
     )
     texts: dict[tuple[str, bool], str] = {}
     parts: list[HostFacts] = []
+    libraries = HostFacts()
     for call, end in zip(calls, ended, strict=True):
         if end.fault:
             tree.missing(f"tools.{call.name}", f"{call.name} {end.fault}")
         if call.tool is None:
-            parts.append(HostFacts(drivers=_drivers(end.output)))
+            libraries = _libraries(end.output)
         elif call.document:
             texts[call.name, True] = _text(end)
         else:
@@ -109,7 +111,25 @@ def ask_tools(
         if not document:  # the documents say again what the tables say, with serial numbers
             lines += facts.report
     numbered = tuple(Line(number, line.text) for number, line in enumerate(lines, start=1))
-    return replace(merge(parts), report=numbered)
+    whole = merge((HostFacts(drivers=libraries.drivers), *parts))
+    devices = join_accelerators(whole.accelerators, _known(libraries, whole, seen))
+    return replace(whole, accelerators=devices, report=numbered)
+
+
+def _known(
+    libraries: HostFacts, tools: HostFacts, seen: Collection[str]
+) -> tuple[Accelerator, ...]:
+    """The library's devices that a tool told of as NVIDIA's, or all where no tool told of any.
+
+    Other makers have libraries of that name too: theirs complete nothing of NVIDIA's.
+    """
+    if not tools.accelerators and "cuda" in seen:
+        return libraries.accelerators
+    return tuple(
+        device
+        for device in libraries.accelerators
+        if any(device.bdf and same_device(device, one) for one in tools.accelerators)
+    )
 
 
 def _plan(tree: Tree, seen: Collection[str], environ: Mapping[str, str]) -> list[_Call]:
@@ -170,13 +190,19 @@ def _parsed(tree: Tree, name: str, text: str) -> HostFacts:
         return HostFacts()
 
 
-def _drivers(output: bytes) -> tuple[Driver, ...]:
-    found = []
+def _libraries(output: bytes) -> HostFacts:
+    """What `_driver_child` printed; a library may have printed something of its own between."""
+    drivers: list[Driver] = []
+    devices: list[Accelerator] = []
     for line in output.decode("utf-8", "replace").splitlines():
         try:
-            component, version, source = json.loads(line)
-        except ValueError:  # a library printed something of its own
+            said = json.loads(line)
+        except ValueError:
             continue
-        if isinstance(version, str) and version:
-            found.append(Driver(str(component), version, str(source)))
-    return tuple(found)
+        match said:
+            case {"component": str(component), "version": str(version), "source": str(source)}:
+                drivers.append(Driver(component, version, source))
+            case {"index": int(index), "bus": str(bus), "arch": str(arch), "source": str(source)}:
+                bdf = normal_bdf(bus)
+                devices.append(Accelerator("cuda", index, source, bdf=bdf, arch=arch))
+    return HostFacts(drivers=tuple(drivers), accelerators=tuple(devices))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from vllm_adapter.host.live_numa import read_numa, read_offline
 from vllm_adapter.host.live_os import describe_os
 from vllm_adapter.host.live_packages import read_environment, read_packages, read_vllm
 from vllm_adapter.host.live_tools import ask_tools
-from vllm_adapter.host.merge import join_accelerators, merge, same_device
+from vllm_adapter.host.merge import join_accelerators, merge
 from vllm_adapter.known_vendors import is_integrated, vendor_of
 
 _DRIVERS: Final = {
@@ -73,7 +73,7 @@ def complete(
     )
     seen = _seen(files, devices)
     tools = ask_tools(tree, seen, environ, timeout_s=timeout_s, told=told)
-    accelerators = join_accelerators(tools.accelerators, _not_split(devices, tools.accelerators))
+    accelerators = join_accelerators(tools.accelerators, devices)
     whole = merge((files, replace(tools, accelerators=())))
     return replace(
         whole,
@@ -92,17 +92,3 @@ def _seen(facts: HostFacts, devices: Iterable[Accelerator]) -> set[str]:
         if any(fnmatch.fnmatchcase(node.path, pattern) for node in facts.nodes):
             found.add(vendor)
     return found
-
-
-def _not_split(
-    devices: Sequence[Accelerator], told: Sequence[Accelerator]
-) -> tuple[Accelerator, ...]:
-    """Without cards whose partitions a tool listed in their place."""
-    split = {(one.vendor, one.bdf) for one in told if one.partition and one.bdf}
-    return tuple(
-        device
-        for device in devices
-        if (device.vendor, device.bdf) not in split
-        or device.die is not None
-        or any(same_device(device, one) for one in told)
-    )
