@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import signal
 import subprocess
@@ -18,8 +19,8 @@ from vllm_adapter.records import Status
 from vllm_adapter_conformance.bench import Bench
 from vllm_adapter_conformance.execution import run_item
 from vllm_adapter_conformance.rule import Case, Failure, NotDeclared
-from vllm_adapter_conformance.serving import guard
-from vllm_adapter_conformance.serving.compare import same_answers, same_tokens
+from vllm_adapter_conformance.serving import guard, jobs, models
+from vllm_adapter_conformance.serving.compare import FAR, same_answers, same_tokens, same_vectors
 from vllm_adapter_conformance.serving.installed import need_platform
 from vllm_adapter_conformance.suite import Item, registered
 
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.null
 WANT = {"tokens": [5, 6, 7], "gaps": [0.1, 5e-5, 0.2]}
 OPS = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding")
 OPS += ("reshape_and_cache", "paged_attention", "linear")
+KEEPS = "WARNING vLLM keeps its own mixture of experts: tiny is one\n"
 CLI = ("-m", "vllm_adapter.cli", "certify")
 
 
@@ -43,11 +45,20 @@ def test_tokens_may_part_at_a_near_tie_only():
     assert note == "2 rows of 6 tokens, 1 parted at a near tie"
 
 
+@pytest.mark.parametrize("bad", [0.8 + 2 * FAR, float("nan"), float("inf")])
+def test_vectors_may_part_by_little_and_are_numbers(bad):
+    assert same_vectors([[0.6, 0.8]], [[0.6, 0.8 + FAR / 4]]) == pytest.approx(0.25)
+    with pytest.raises(Failure, match=r"vectors within 0\.0001 of plain vLLM's"):
+        same_vectors([[0.6, 0.8]], [[0.6, bad]])
+    with pytest.raises(Failure, match=r"vectors of \[2\] numbers; saw \[3\]"):
+        same_vectors([[0.6, 0.8]], [[0.6, 0.8, 0.0]])
+
+
 class Stub:
     """Answers for engines that nobody ran; `changes` replace keys of ours in one step."""
 
-    def __init__(self, calls=OPS, error=None, **changes):
-        self.calls, self.error, self.changes = calls, error, changes
+    def __init__(self, calls=OPS, error=None, log=KEEPS, **changes):
+        self.calls, self.error, self.text, self.changes = calls, error, log, changes
 
     def engine(self, side, name):
         calls = [["MainProcess", op, "stub", 3] for op in self.calls]
@@ -64,6 +75,9 @@ class Stub:
         found |= {"blocks_kept": 0, "most_blocks": 4}
         return found | (self.changes if side == "ours" else {})
 
+    def log(self, side):
+        return self.text
+
     @property
     def off(self):
         return self.changes.get("off", 0.0)
@@ -74,13 +88,14 @@ class Stub:
 
 @pytest.fixture
 def judge(tmp_path):
-    """judge(rule, stub) -> the result of the rule's first case."""
+    """judge(rule, stub) -> the result of the rule's first case, or of one that is named."""
     target = target_of("stub", descriptor({}), tmp_path)
 
-    def run(id, stub):
+    def run(id, stub, name=None):
         bench = Bench(target, tmp_path)
         vars(bench)["serving"] = stub
-        case = next(iter(registered()[id].cases(target)))
+        cases = registered()[id].cases(target)
+        case = next(case for case in cases if name in (None, case.id))
         assert isinstance(case, Case)
         return run_item(bench, Item(registered()[id], case))
 
@@ -109,10 +124,69 @@ def test_each_rule_passes_right_answers_and_fails_each_lack(judge, id):
         assert judge(id, Stub(**fault)).outcome == "fail", fault
 
 
+class Embedder:
+    """A server that nobody started; `wrong` says what it does to its vectors."""
+
+    def __init__(self, folder, wrong=lambda rows: rows, status=400, calls=OPS):
+        self.wrong, self.status, self.counters = wrong, status, folder
+        lines = [f"000000000000003 {op} stub\n" for op in calls]
+        (folder / "EngineCore-1.counts").write_text("".join(lines), encoding="ascii")
+
+    def tail(self):
+        return "its log"
+
+    def post(self, path, body):
+        assert path == "/v1/embeddings"
+        if len(body["input"]) > models.LONG:
+            return self.status, "too long"
+        texts = (one if isinstance(one, list) else models.tokens_of(one) for one in body["input"])
+        rows = self.wrong(list(map(vector, texts)))
+        data = [{"index": index, "embedding": row} for index, row in enumerate(rows)]
+        return 200, {"data": data[::-1]}
+
+
+def vector(prompt):
+    """Another one for each prompt."""
+    angle = sum(prompt) / 1000
+    return [math.cos(angle), math.sin(angle)]
+
+
+EMBEDDING_FAULTS = {
+    "tokens": [{"wrong": lambda rows: rows[1:] + rows[:1]}],
+    "text": [{"wrong": lambda rows: [[x + 2e-4 for x in row] for row in rows]}],
+    "concurrent": [{"wrong": lambda rows: [[0.6, 0.8]] * len(rows)}],
+    "too_long": [{"status": 200}, {"status": 500}],
+    "counters": [{"calls": OPS[1:]}],
+}
+
+
+@pytest.mark.parametrize("name", EMBEDDING_FAULTS)
+def test_a_server_that_embeds_wrong_fails_the_case_that_asks(judge, tmp_path, name):
+    class Served(Stub):
+        def step(self, side, engine, step):
+            assert (side, engine, step) == ("plain", "embed", "server")
+            return [vector(prompt) for prompt in jobs.server_prompts(0)]
+
+    for fault in ({}, *EMBEDDING_FAULTS[name]):
+        stub = Served()
+        stub.embedder = Embedder(tmp_path, **fault)
+        result = judge("L4.embeddings_server", stub, name)
+        assert result.outcome == ("fail" if fault else "pass"), (fault, result)
+        assert not fault or result.detail == "its log"
+
+
 def test_experts_must_be_refused_for_what_they_are(judge):
     refusal = "UnsupportedCase: tiny is a mixture of experts, and there is no operator"
-    assert judge("L4.experts", Stub(error=refusal)).outcome == "pass"
-    assert judge("L4.experts", Stub(error="OSError: no weights")).outcome == "fail"
+    assert judge("L4.experts", Stub(error=refusal), "refused").outcome == "pass"
+    assert judge("L4.experts", Stub(error="OSError: no weights"), "refused").outcome == "fail"
+
+
+def test_experts_that_are_left_to_vllm_are_said_once_and_all_else_is_ours(judge):
+    without = [op for op in OPS if op != "silu_and_mul"]
+    assert judge("L4.experts", Stub(calls=without), "left").outcome == "pass"
+    faults = [WRONG, {"log": ""}, {"log": 2 * KEEPS}, {"calls": without[1:]}]
+    for fault in faults:
+        assert judge("L4.experts", Stub(**fault), "left").outcome == "fail", fault
 
 
 def test_calls_of_another_provider_do_not_count(judge):

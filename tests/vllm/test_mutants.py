@@ -13,7 +13,8 @@ from zoo import descriptor
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 SERVED = "vllm_adapter_mutants.served:"
-RULES = ("L4.counters", "L4.tokens")
+CASES = ("L4.counters[qwen3]", "L4.tokens[qwen3]")
+SERVER = "L4.embeddings_server"
 SUITE = (
     *("-m", "pytest", "--pyargs", "vllm_adapter_conformance", "--noconftest", "-q"),
     *("-p", "no:cacheprovider", "-p", "xdist.plugin", "-p", "vllm_adapter_conformance.plugin"),
@@ -22,16 +23,17 @@ SUITE = (
 
 @pytest.fixture
 def outcomes(site, tmp_path):
-    """outcomes(operators) -> rule -> outcome and what was seen, of one model under vLLM."""
+    """outcomes(operators, server) -> how each case ended, of CASES and one of a server's."""
 
-    def run(operators):
+    def run(operators, server):
+        cases = (*CASES, f"{SERVER}[{server}]")
         package = site.add("mutants")
         raw = json.dumps(descriptor(operators))
         (package / "capabilities/any.json").write_text(raw, encoding="utf-8")
         (tmp_path / "pytest.ini").write_text("[pytest]\n")
         journal = tmp_path / "journal"
         words = ["--adapter", "mutants", "--level", "L4", "--journal", str(journal)]
-        words += [f"--case={rule}[qwen3]" for rule in RULES]
+        words += [f"--case={case}" for case in cases]
         words += ["-c", str(tmp_path / "pytest.ini"), "--rootdir", str(tmp_path)]
         subprocess.run(
             [sys.executable, *SUITE, *words],
@@ -41,22 +43,26 @@ def outcomes(site, tmp_path):
         )
         events = map(json.loads, journal.read_text("utf-8").splitlines())
         ended = [event for event in events if event["event"] == "end"]
-        return {event["item"].partition("[")[0]: event for event in ended}
+        return [{e["item"]: e for e in ended}[case] for case in cases]
 
     return run
 
 
 def test_attention_that_drops_the_last_key_under_vllm(outcomes):
     run = f"{SERVED}last_key_dropped_under_vllm"
-    found = outcomes({"paged_attention": {"run": run}})
-    assert found["L4.counters"]["outcome"] == "pass", found
-    assert found["L4.tokens"]["outcome"] == "fail"
-    assert "apart at the first difference" in found["L4.tokens"]["seen"]
+    counters, tokens, server = outcomes({"paged_attention": {"run": run}}, "concurrent")
+    assert counters["outcome"] == "pass", counters
+    assert tokens["outcome"] == "fail"
+    assert "apart at the first difference" in tokens["seen"]
+    assert server["outcome"] == "fail"
+    assert "vectors within" in server["expected"]
 
 
 def test_an_adapter_whose_operators_are_never_called(outcomes):
     silent = {op: {"supports": f"{SERVED}not_under_vllm"} for op in descriptor({})["operators"]}
-    found = outcomes(silent)
-    assert found["L4.counters"]["outcome"] == "fail"
-    assert "calls of mutants's rms_norm" in found["L4.counters"]["expected"]
-    assert found["L4.tokens"]["outcome"] == "blocked"
+    counters, tokens, server = outcomes(silent, "counters")
+    assert counters["outcome"] == "fail"
+    assert "calls of mutants's rms_norm" in counters["expected"]
+    assert tokens["outcome"] == "blocked"
+    assert server["outcome"] == "fail"
+    assert "calls of rms_norm" in server["expected"]

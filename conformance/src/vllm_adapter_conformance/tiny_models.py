@@ -34,19 +34,28 @@ THETA: Final = {"llama": 10_000.0, "qwen3": 1_000_000.0}
 
 def plain(shape: ModelShape, seed: int) -> Any:
     """The model on the host as transformers runs it, its weights drawn from the seed."""
-    model_class = getattr(transformers, CLASSES[shape.kind])
+    config_class = getattr(transformers, CLASSES[shape.kind]).config_class
     # Not "eager", whose softmax is in float32 also where the model is in float64.
-    model = model_class(model_class.config_class(**_sizes(shape), attn_implementation="sdpa"))
-    draw = Draw(seed, "model", shape.kind)
-    for name, parameter in model.named_parameters():
+    config = config_class(
+        architectures=[CLASSES[shape.kind]], **_sizes(shape), attn_implementation="sdpa"
+    )
+    return drawn(config, seed, shape.kind).to(getattr(torch, shape.dtype))
+
+
+def drawn(config: Any, seed: int, name: str = "") -> Any:
+    """The model of a configuration's first architecture, its weights drawn from the seed."""
+    (architecture,) = config.architectures
+    model = getattr(transformers, architecture)(config)
+    draw = Draw(seed, "model", name or config.model_type)
+    for place, parameter in model.named_parameters():
         value = draw.normal(*parameter.shape, dtype=torch.float32)
         if parameter.dim() == 1:
-            value = 0.1 * value + (0.0 if name.endswith("bias") else 1.0)
-        elif "embed" not in name:
+            value = 0.1 * value + (0.0 if place.endswith("bias") else 1.0)
+        elif "embed" not in place:
             # Scores of a few units: softmax is far from even, and greedy tokens are stable.
-            value *= 2.0 / math.sqrt(parameter.shape[1])
+            value *= 2.0 / math.sqrt(parameter.shape[-1])
         parameter.data.copy_(value)
-    return model.eval().to(getattr(torch, shape.dtype))
+    return model.eval()
 
 
 def _sizes(shape: ModelShape) -> dict[str, Any]:

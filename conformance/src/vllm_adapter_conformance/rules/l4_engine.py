@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from vllm_adapter_conformance.bench import Bench
 from vllm_adapter_conformance.model_shape import shape_of
-from vllm_adapter_conformance.rule import Case, Failure, Observation, rule
-from vllm_adapter_conformance.serving.compare import same_answers
-from vllm_adapter_conformance.serving.shape import KINDS, LOW, cases_of
+from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.serving.compare import same_answers, same_vectors
+from vllm_adapter_conformance.serving.shape import DTYPE, KINDS, LOW, cases_of, one_case
+from vllm_adapter_conformance.target import Target
 
 COUNTERS: Final = "L4.counters"
 TOKENS: Final = "L4.tokens"
@@ -222,45 +224,63 @@ def check_low(bench: Bench, case: Case) -> Observation:
 )
 def check_embeddings(bench: Bench, case: Case) -> Observation:
     """Four prompts."""
-    import torch
-
     serving = bench.serving
-    want = torch.tensor(serving.step("plain", "embed", "embed"))
-    got = torch.tensor(serving.step("ours", "embed", "embed"))
+    want = serving.step("plain", "embed", "embed")
+    got = serving.step("ours", "embed", "embed")
     missing = uncalled(
         by_process(serving.engine("ours", "embed")["counters"]), bench.target.record.name, case
     )
     if missing:
         raise Failure(f"calls of {', '.join(missing)} by the pooling runner", "none")
-    share = float((want - got).abs().max()) / _EMBEDDINGS
-    if not share <= 1:
-        raise Failure(
-            f"vectors within {_EMBEDDINGS:g} of plain vLLM's",
-            f"{share * _EMBEDDINGS:.3g}",
-            share=share,
-        )
-    return Observation(share, f"{len(want)} vectors of {want.shape[1]}")
+    return Observation(same_vectors(want, got), f"{len(want)} vectors of {len(want[0])}")
 
 
-_EMBEDDINGS: Final = 1e-4
-
-
-@rule(
-    "L4.experts",
-    summary="a mixture of experts is refused in one sentence before weights are read",
-    why="There is no operator for routed layers. Under VA_FALLBACK=error that is said when the "
-    "engine's configuration is made; under warn and allow vLLM keeps its own layers.",
-    cases=cases_of("qwen3"),
-    needs=(COUNTERS,),
-    seconds=SECONDS,
-)
-def check_experts(bench: Bench, case: Case) -> Observation:
+def refused(bench: Bench, case: Case) -> Observation:
     """The model's folder has no weights at all: they cannot have been read."""
     found = bench.serving.result("experts")
     error = found["engines"].get("experts", found).get("error", "nothing: it started")
     if "mixture of experts" not in error:
         raise Failure("a refusal that names the mixture of experts", error)
     return Observation(note=error.splitlines()[0])
+
+
+def left(bench: Bench, case: Case) -> Observation:
+    """The routed layers are vLLM's, all others the adapter's, and the reason is said once."""
+    _, _, note = _both(bench, "mixture", "tokens")
+    counted = by_process(bench.serving.engine("ours", "mixture")["counters"])
+    missing = [op for op in uncalled(counted, bench.target.record.name, case) if op not in _ROUTED]
+    if missing:
+        raise Failure(f"calls of {', '.join(missing)} beside vLLM's own routed layers", "none")
+    times = bench.serving.log("ours").count(_KEEPS)
+    if times != 1:
+        raise Failure(f"one line in the log with `{_KEEPS}`", f"{times}")
+    return Observation(note=note)
+
+
+_ROUTED: Final = ("silu_and_mul",)
+"""Operators that are inside of vLLM's routed layers."""
+_KEEPS: Final = "vLLM keeps its own mixture of experts: "
+_EXPERTS: Final = {check.__name__: check for check in (refused, left)}
+
+
+def _experts(target: Target) -> Iterator[Case | NotDeclared]:
+    for name in _EXPERTS if target.capability else ():
+        yield one_case(target, "qwen3", DTYPE, name)
+
+
+@rule(
+    "L4.experts",
+    summary="a mixture of experts is refused before weights are read, or left to vLLM",
+    why="There is no operator for routed layers. Under VA_FALLBACK=error that is said in one "
+    "sentence when the engine's configuration is made; under warn and allow vLLM keeps its own "
+    "routed layers, says so once, and gives plain vLLM's tokens.",
+    cases=_experts,
+    needs=(COUNTERS,),
+    seconds=SECONDS,
+)
+def check_experts(bench: Bench, case: Case) -> Observation:
+    """Both answers to a model that no adapter runs in every part."""
+    return _EXPERTS[case.id](bench, case)
 
 
 def _both(bench: Bench, engine: str, step: str) -> tuple[Any, Any, str]:

@@ -10,7 +10,7 @@ from vllm_adapter_conformance.bench import Bench
 from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.serving.compare import same_tokens
 from vllm_adapter_conformance.serving.server import Server
-from vllm_adapter_conformance.serving.shape import one_case
+from vllm_adapter_conformance.serving.shape import DTYPE, one_case
 from vllm_adapter_conformance.target import Target
 
 CONCURRENT: Final = 64
@@ -43,7 +43,7 @@ def chat(bench: Bench, server: Server) -> Observation:
     body = _body([]) | {"messages": [message]}
     del body["prompt"]
     status, answer = server.post("/v1/chat/completions", body)
-    _expect(status, 200, answer)
+    expect(status, 200, answer)
     _right(bench, 1, answer["choices"][0]["message"]["content"])
     return Observation(note=f"{len(prompt)} tokens in, {jobs.SERVER_NEW} out")
 
@@ -97,16 +97,25 @@ def too_long(bench: Bench, server: Server) -> Observation:
 
 def counters(bench: Bench, server: Server) -> Observation:
     """Our operators ran in the server's own processes."""
+    completion(bench, server)
+    return calls_in(bench, server)
+
+
+def calls_in(bench: Bench, server: Server) -> Observation:
+    """What a server's processes have called so far.
+
+    Raises:
+        Failure: an operator that the model needs is not among it.
+    """
     from vllm_adapter.engine.integrations.vllm.counters import read_counts
     from vllm_adapter_conformance.rules.l4_engine import by_process, uncalled
 
-    completion(bench, server)
     rows: list[list[Any]] = [
         [one.process, op, provider, number]
         for one in read_counts(server.counters)
         for (op, provider), number in one.calls.items()
     ]
-    case = one_case(bench.target, "qwen3", "float32", "counters")
+    case = one_case(bench.target, "qwen3", DTYPE, "counters")
     assert isinstance(case, Case)
     counted = by_process(rows)
     missing = uncalled(counted, bench.target.record.name, case)
@@ -147,7 +156,7 @@ _GENERATED: Final = "vllm:generation_tokens_total"
 
 def _cases(target: Target) -> Iterator[Case | NotDeclared]:
     for name in _CHECKS if target.capability else ():
-        yield one_case(target, "qwen3", "float32", name)
+        yield one_case(target, "qwen3", DTYPE, name)
 
 
 @rule(
@@ -185,11 +194,12 @@ def _body(prompt: list[int]) -> dict[str, Any]:
 
 def _text(server: Server, prompt: list[int]) -> str:
     status, answer = server.post(_COMPLETIONS, _body(prompt))
-    _expect(status, 200, answer)
+    expect(status, 200, answer)
     return str(answer["choices"][0]["text"])
 
 
-def _expect(status: int, wanted: int, answer: Any) -> None:
+def expect(status: int, wanted: int, answer: Any) -> None:
+    """Raises Failure where a request was not answered with that status."""
     if status != wanted:
         raise Failure(f"status {wanted}", f"{status}: {answer}")
 

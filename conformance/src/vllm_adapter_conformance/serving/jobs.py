@@ -64,8 +64,11 @@ def engines(target: Target, folder: Path) -> list[dict[str, Any]]:
             found.append(_engine(LOW, path, _options(low), [_score(seed)]))
         body = models.save(shape, seed, folder / "embed", form="embed")
         wanted = _options(shape) | {"runner": "pooling", "skip_tokenizer_init": False}
-        embed = {"name": "embed", "kind": "embed", "prompts": drawn(seed, "embed", 5, 16, 33, 1)}
-        found.append(_engine("embed", body, wanted, [embed]))
+        asked = {"embed": drawn(seed, "embed", 5, 16, 33, 1), "server": server_prompts(seed)}
+        steps = [{"name": n, "kind": "embed", "prompts": given} for n, given in asked.items()]
+        found.append(_engine("embed", body, wanted, steps))
+        routed = models.save(shape, seed, folder / "mixture", form="mixture")
+        found.append(_engine("mixture", routed, _options(shape), [_tokens(seed, "mixture")]))
     return found
 
 

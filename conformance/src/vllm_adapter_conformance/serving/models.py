@@ -17,15 +17,18 @@ _CHAT: Final = "{% for message in messages %}{{ message['content'] }} {% endfor 
 
 
 def save(shape: ModelShape, seed: int, folder: Path, *, form: str) -> Path:
-    """Saves a model with its tokenizer. `form`: generate, embed (its body), server or experts.
+    """Saves a model with its tokenizer.
 
-    A model with experts is its configuration alone: it must be refused before weights are read.
+    `form`: generate; embed (its body); server; mixture (of experts, as wide as the model);
+    experts, which is a mixture's configuration alone: it must be refused before weights are read.
     """
     from vllm_adapter_conformance import tiny_models
 
     model = tiny_models.plain(shape, seed)
-    if form == "experts":
-        _with_experts(model.config).save_pretrained(folder)
+    if form in ("experts", "mixture"):
+        config = _with_experts(model.config)
+        made = config if form == "experts" else tiny_models.drawn(config, seed)
+        made.save_pretrained(folder)
         return folder
     if form == "server":
         model.config.max_position_embeddings = LONG

@@ -33,7 +33,7 @@ class Runs:
     def __init__(self, target: Target, folder: Path) -> None:
         self._target = target
         self.folder = folder
-        self._server: Server | None = None
+        self._servers: dict[str, Server] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def engine(self, side: str, name: str) -> dict[str, Any]:
@@ -62,21 +62,43 @@ class Runs:
         found: dict[str, Any] = (self._experts if side == EXPERTS else self._both)[side]
         return found
 
+    def log(self, side: str) -> str:
+        """All that the process of one side's engines printed."""
+        self.result(side)
+        return (self.folder / f"{side}.log").read_text("utf-8", errors="replace")
+
     @property
     def server(self) -> Server:
-        """A server with the adapter that is up; a new one after the last has ended.
+        """A server with the adapter that generates, and is up; a new one after the last has ended.
 
         Raises:
             Failure: it does not start.
         """
-        if self._server is None or not self._server.is_up:
+        return self._up("server", "--max-model-len", str(models.LONG))
+
+    @property
+    def embedder(self) -> Server:
+        """As `server`; one that embeds.
+
+        Raises:
+            Failure: it does not start.
+        """
+        return self._up("embed", "--runner", "pooling")
+
+    def _up(self, form: str, *flags: str) -> Server:
+        """One at a time: a server takes most of a device's memory."""
+        found = self._servers.get(form)
+        if found is None or not found.is_up:
+            while self._servers:
+                self._servers.popitem()[1].end()
             shape = served(self._target, "qwen3")
             assert isinstance(shape, ModelShape), "asked for only where qwen3 is declared"
-            folder = Path(tempfile.mkdtemp(prefix="server-", dir=self.folder))
-            model = models.save(shape, self._target.seed, folder / "model", form="server")
+            folder = Path(tempfile.mkdtemp(prefix=f"{form}-", dir=self.folder))
+            model = models.save(shape, self._target.seed, folder / "model", form=form)
             name = self._target.record.name
-            self._server = Server(name, model, shape.block_size, folder)
-        return self._server
+            found = Server(name, model, shape.block_size, folder, *flags)
+            self._servers[form] = found
+        return found
 
     @cached_property
     def _both(self) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter_conformance.rule import Failure
-from vllm_adapter_conformance.serving.models import LONG
 from vllm_adapter_conformance.serving.process import Guarded, environment
 
 HOST: Final = "127.0.0.1"
@@ -31,8 +30,10 @@ Json = Mapping[str, Any]
 class Server:
     """A server that is up. `end` at the latest with the process that started it."""
 
-    def __init__(self, adapter: str, model: Path, block_size: int, folder: Path) -> None:
-        """Starts it and waits until it is healthy.
+    def __init__(
+        self, adapter: str, model: Path, block_size: int, folder: Path, *more: str
+    ) -> None:
+        """Starts it and waits until it is healthy; `more`: flags of vLLM's for this model.
 
         Raises:
             Failure: it ends before, or is not healthy in time.
@@ -41,7 +42,7 @@ class Server:
         self.port = _free_port()
         flags = ["--host", HOST, "--port", str(self.port), "--served-model-name", NAME]
         flags += ["--dtype", "float32", "--enforce-eager", "--block-size", str(block_size)]
-        flags += ["--max-model-len", str(LONG), "--num-gpu-blocks-override", str(_BLOCKS)]
+        flags += ["--num-gpu-blocks-override", str(_BLOCKS), *more]
         self._guarded = Guarded(
             [sys.executable, "-m", "vllm_adapter.cli", "serve", str(model), *flags],
             environment(
