@@ -44,25 +44,34 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the rules look at. `live` is whether the facts are of this machine, now."""
+    """What the rules look at. `live` is whether the facts are of this machine, now.
+
+    `outside` is for a container that is not started yet: nodes and adapters here say nothing.
+    """
 
     facts: HostFacts
     inventory: Inventory
     settings: Settings
     records: Mapping[str, AdapterRecord] = field(default_factory=dict)
     live: bool = False
+    outside: bool = False
 
     @property
     def wsl(self) -> bool:
         """Whether the devices are reached through Windows."""
-        kernel = (self.facts.os.release or "").lower()
-        hints = self.facts.os.environment
-        return "microsoft-standard" in kernel or any(h.startswith("wsl") for h in hints)
+        return on_wsl(self.facts)
+
+
+def on_wsl(facts: HostFacts) -> bool:
+    """Whether the box is Windows' subsystem for Linux."""
+    kernel, hints = (facts.os.release or "").lower(), facts.os.environment
+    return "microsoft-standard" in kernel or any(hint.startswith("wsl") for hint in hints)
 
 
 def refusals(device: Device, context: Context) -> list[Refusal]:
     """Every reason against the device, the most fundamental first; empty for a usable one."""
-    return [found for rule in _RULES if (found := rule(device, context)) is not None]
+    rules = [r for r in _RULES if not (context.outside and r in (_no_node, _no_adapter))]
+    return [found for rule in rules if (found := rule(device, context)) is not None]
 
 
 def warnings(device: Device, context: Context) -> list[str]:

@@ -100,13 +100,15 @@ class DeviceManager:
     """The devices of a box as facts tell of them, under the settings of this process.
 
     With `live` the facts are of this machine, and `records` (the registry's) decide too; on a
-    report the facts alone do, and whether an adapter is installed here is only told.
+    report the facts alone do, and whether an adapter is installed here is only told. `outside`
+    asks for the devices of a container that is not started yet.
     """
 
     facts: HostFacts
     settings: Settings
     records: Sequence[AdapterRecord] = ()
     live: bool = False
+    outside: bool = False
     inventory: Inventory = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +120,9 @@ class DeviceManager:
     def candidates(self) -> tuple[Candidate, ...]:
         """Every device, with the reasons against it."""
         records = {r.name: r for r in self.records if r.status is not Status.SHADOWED}
-        context = Context(self.facts, self.inventory, self.settings, records, self.live)
+        context = Context(
+            self.facts, self.inventory, self.settings, records, self.live, self.outside
+        )
         return tuple(
             Candidate(
                 device,
