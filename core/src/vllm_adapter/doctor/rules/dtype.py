@@ -13,6 +13,13 @@ _FP8_REFUSED: Final = re.compile(
     r"type fp8e4(?:nv|m3\w*) not supported in this architecture"
     r"|(?i:fp8)[^\n]*(?:requires|only supported|is supported on)[^\n]*(?:8\.9|89|Hopper|Ada|MI3)"
 )
+_BELOW_8: Final = (
+    (r"RTX 20\d\d|GTX 16\d\d|\bT4G?\b|Quadro RTX [3-8]000|TITAN RTX|T1000|T2000", "7.5"),
+    (r"\bV100\b|TITAN V\b|Quadro GV100", "7.0"),
+    (r"GTX 10\d\d|TITAN Xp|\bP40?\b|Quadro P\d000", "6.1"),
+    (r"\bP100\b", "6.0"),
+)
+"""Product names of NVIDIA devices below compute capability 8.0; source: NVIDIA's list of GPUs."""
 _NO_BFLOAT16: Final = {"310p": "Ascend 310P", "910a": "Ascend 910A"}
 
 
@@ -38,8 +45,9 @@ def _float16_only(box: Box) -> Iterator[Finding]:
         arch = (one.arch or "").lower()
         level = re.fullmatch(r"sm_(\d+)(\d)a?", arch)
         name = one.name or one.vendor
-        if one.vendor == "cuda" and level and int(level[1]) < 8:
-            text = f"{name}: compute capability {level[1]}.{level[2]}"
+        named = next((cc for names, cc in _BELOW_8 if re.search(names, one.name or "")), None)
+        if one.vendor == "cuda" and (int(level[1]) < 8 if level else named):
+            text = f"{name}: compute capability {f'{level[1]}.{level[2]}' if level else named}"
             found.setdefault(text, Evidence(text, one.source))
         elif one.vendor == "ascend" and any(key in arch for key in _NO_BFLOAT16):
             found.setdefault(name, Evidence(f"{name} ({arch})", one.source))

@@ -64,10 +64,11 @@ def _fewer_than_rows(box: Box) -> Iterator[Finding]:
     seen = torch.visible_devices if torch else None
     if seen is None:
         counted = [one for one in box.facts.accelerators if one.source.startswith("torch")]
-        seen = len(counted) or None
+        # torch's own collect_env names the first device only, where torch is built with HIP
+        seen = len(counted) if len(counted) > 1 or not (torch and torch.hip) else None
     for matrix in box.facts.links:
         rows = len(matrix.devices)
-        if matrix.kind != "links" or seen is None or not 0 < seen < rows:
+        if matrix.kind != "links" or not seen or seen >= rows:
             continue
         yield finding(
             "VA1602",
