@@ -24,6 +24,7 @@ _MEMORY: Final = re.compile(r"(?<![\d.])(\d+)\s*(?:Mi[Bb]\s*)?/\s*(\d+)\s*Mi[Bb]
 _TEMPERATURE: Final = re.compile(r"(?<![\d.])(-?\d{1,3})\s*C\b")
 _POWER: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*W(?:\s*/\s*(?:(\d+(?:\.\d+)?)\s*W\b)?)?")
 _PERCENT: Final = re.compile(r"(?<![\d.])(\d{1,3})\s*%")
+_HEAD_LINES: Final = 5
 _BORDER: Final = re.compile(r"[+|][-=+]{5,}")
 _TYPED: Final = re.compile(
     r"(?:^|\|)\s*(?P<index>\d{1,3})\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+"
@@ -111,9 +112,18 @@ def processes(report: Report, start: int, stop: int) -> dict[int, tuple[DevicePr
 
 
 def tables(report: Report, heads: Sequence[re.Pattern[str]]) -> list[tuple[int, int, int]]:
-    """(which head, start, stop) of each stretch that begins with one of these lines."""
-    starts = sorted(
-        (position, which) for which, head in enumerate(heads) for position, _ in report.find(head)
+    """(which head, start, stop) of each stretch that begins with one of these lines.
+
+    A head names the tool or, where a paste has lost that line, the columns.
+    """
+    seen = sorted(
+        (position, which, "Name" in found[0])
+        for which, head in enumerate(heads)
+        for position, found in report.find(head)
     )
+    starts: list[tuple[int, int]] = []
+    for position, which, columns in seen:
+        if not (columns and starts and position - starts[-1][0] <= _HEAD_LINES):
+            starts.append((position, which))
     ends = [*(position for position, _ in starts), len(report.lines)][1:]
     return [(which, start, end) for (start, which), end in zip(starts, ends, strict=False)]

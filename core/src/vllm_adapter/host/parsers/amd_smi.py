@@ -73,7 +73,8 @@ def _overview(report: Report) -> list[Accelerator]:
         if row:
             memory = binary_size(row["vram"])
             process = DeviceProcess(int(row["pid"]), row["name"], memory)
-            held[int(row["index"])] = (*held.get(int(row["index"]), ()), process)
+            known = held.get(int(row["index"]), ())
+            held[int(row["index"])] = tuple(dict.fromkeys((*known, process)))
     for position, first in report.find(_FIRST):
         below = report.lines[position + 1].text if position + 1 < len(report.lines) else ""
         second = _SECOND.search(below)

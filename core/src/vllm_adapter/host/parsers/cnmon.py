@@ -71,8 +71,10 @@ def _device(first: re.Match[str], second: re.Match[str] | None, lines: list[str]
             utilization_percent=float(first["load"]),
         ),
         processes=tuple(
-            DeviceProcess(int(row["pid"]), row["name"], int(row["mib"]) * MIB)
-            for row in rows
-            if row["index"] == first["index"]
+            dict.fromkeys(
+                DeviceProcess(int(row["pid"]), row["name"], int(row["mib"]) * MIB)
+                for row in rows
+                if row["index"] == first["index"]
+            )
         ),
     )

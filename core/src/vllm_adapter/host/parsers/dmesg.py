@@ -51,7 +51,9 @@ def parse(report: Report) -> HostFacts:
     places: dict[str, str] = {}
     drivers: list[Driver] = []
     for position, line in enumerate(report.lines):
-        text = line.text if is_whole(report, position) else line.text.rpartition(" ")[0]
+        if not is_whole(report, position):
+            break  # the sentence may be cut
+        text = line.text
         _gaudi(text, found, places)
         xid = _XID.search(text)
         nvidia = None if xid else _NVIDIA.search(text)
@@ -69,8 +71,8 @@ def parse(report: Report) -> HostFacts:
             ("nvidia", _LOADED),
             ("amdgpu", _AMD_VERSION),
         ):
-            said = version.search(line.text)
-            if said and is_whole(report, position):
+            said = version.search(text)
+            if said:
                 drivers.append(Driver(component, said[1], SOURCE))
     return HostFacts(accelerators=_devices(found, places), drivers=tuple(dict.fromkeys(drivers)))
 

@@ -57,7 +57,8 @@ def _table(report: Report, start: int, stop: int) -> list[Accelerator]:
         row = _PROCESS.search(line.text)
         if row:
             process = DeviceProcess(int(row["pid"]), row["name"], int(row["mib"]) * MIB)
-            held[int(row["index"])] = (*held.get(int(row["index"]), ()), process)
+            known = held.get(int(row["index"]), ())
+            held[int(row["index"])] = tuple(dict.fromkeys((*known, process)))
     found = []
     for row_ in device_rows(report, start, stop):
         memory, health = row_.memory, row_.health()

@@ -24,7 +24,7 @@ def parse(report: Report) -> HostFacts:
     devices: list[Accelerator] = []
     drivers: list[Driver] = []
     for start, _ in report.find(_SECTION):
-        for words in _entries(report, start):
+        for words in _entries(report, start) if not devices else ():
             fields = dict(_FIELD.findall(words))
             if fields.get("type") == "USB" or fields.get("driver") == "uvcvideo":
                 continue
@@ -61,7 +61,8 @@ def _entries(report: Report, start: int) -> list[str]:
         if _NEXT.match(line.text) or not line.text.strip():
             break
         lines.append(line.text)
-    if not report.ended and start + len(lines) == len(report.lines):
-        lines[-1] = lines[-1].rpartition(" ")[0]  # the last word may be cut
     text = " ".join(line.strip() for line in lines)
-    return [_END.split(words)[0] for words in _DEVICE.split(text)[1:]]
+    entries = _DEVICE.split(text)[1:]
+    if not report.ended and start + len(lines) == len(report.lines) and not _END.search(text):
+        entries = entries[:-1]  # it may be cut, before the word that says it is a camera
+    return [_END.split(words)[0] for words in entries]

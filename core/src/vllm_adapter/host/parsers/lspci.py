@@ -20,7 +20,7 @@ from vllm_adapter.known_vendors import is_integrated, vendor_of
 
 _BDF: Final = r"(?P<bdf>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
 _LINE: Final = re.compile(
-    rf"^\s*{_BDF}\s+\"?(?P<kind>(?:3D|[A-Z])[A-Za-z0-9/,() -]+?)\"?(?: \[(?P<code>[0-9a-f]{{4}})\])?:"
+    rf"^\s*{_BDF}\s+(?P<kind>(?:3D|[A-Z])[A-Za-z0-9/,() -]+?)(?: \[(?P<code>[0-9a-f]{{4}})\])?:"
     r" (?P<name>\S.*?)(?: \[(?P<ids>[0-9a-f]{4}:[0-9a-f]{4})\])?(?: \(rev (?P<rev>[0-9a-f]{2})\))?"
     r"(?: \(prog-if (?P<interface>[0-9a-f]{2})\b.*)?$"
 )
@@ -57,7 +57,8 @@ def parse(report: Report) -> HostFacts:
     pci: list[PciDevice] = []
     devices: list[Accelerator] = []
     modules: set[str] = set()
-    for one in _functions(report):
+    functions = {one.bdf: one for one in reversed(list(_functions(report)))}
+    for one in reversed(functions.values()):
         made = maker_of_text(one.words, one.kind) if one.kind else None
         ids = one.ids
         unknown = _UNKNOWN.search(one.words)
@@ -95,10 +96,9 @@ def parse(report: Report) -> HostFacts:
                 health=health,
             )
         )
-    unique = {function.bdf: function for function in pci}
     return HostFacts(
-        pci=tuple(unique[bdf] for bdf in sorted(unique)),
-        accelerators=tuple({device.bdf: device for device in devices}.values()),
+        pci=tuple(sorted(pci, key=lambda function: function.bdf)),
+        accelerators=tuple(devices),
         modules=tuple(sorted(modules)),
     )
 

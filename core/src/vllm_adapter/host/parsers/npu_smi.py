@@ -71,7 +71,7 @@ def _table(report: Report) -> tuple[Accelerator, ...]:
     lines = report.lines
     in_processes = False
     named: re.Match[str] | None = None
-    pairs = 2
+    pairs, from_start = 2, False
     for position, line in enumerate(lines):
         if _PROCESSES.search(line.text):
             in_processes, named = True, None
@@ -83,6 +83,7 @@ def _table(report: Report) -> tuple[Accelerator, ...]:
             continue
         columns = _COLUMNS.search(line.text)
         if columns:
+            from_start = from_start or not found
             pairs = 2 if columns["hbm"] else 1
         head = _NAMED.search(line.text)
         if head:
@@ -96,6 +97,8 @@ def _table(report: Report) -> tuple[Accelerator, ...]:
             found.setdefault(key, device)
             named = None
     chips = [found[key] for key in sorted(found)]
+    if not from_start:
+        return tuple(chips)  # the table's beginning is lost, and with it who is first
     return tuple(replace(one, logical=place) for place, one in enumerate(chips))
 
 

@@ -40,7 +40,7 @@ _CUDA: Final = re.compile(r"CUDA Version\s*:\s*(\d+\.\d+)(?=\s|\|)")
 _WINDOWS: Final = re.compile(r"\d{3}\.\d\d")
 _LISTED: Final = re.compile(r"^\s*GPU (\d+): (\S.*?) \(UUID: (GPU-[0-9A-Fa-f-]{36})\)?\s*$")
 _LISTED_MIG: Final = re.compile(
-    r"^\s*MIG (\d+c?\.\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)\s]+)\)\s*$"
+    r"^\s*MIG ((?:\d+c\.)?\d+g\.\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)\s]+)\)\s*$"
 )
 _MIG: Final = re.compile(
     r"(?:^|\|)\s*(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+\|\s*(\d+)\s*MiB\s*/\s*(\d+)\s*MiB"

@@ -12,6 +12,7 @@ from typing import Final
 
 from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Driver, Health
 from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.host.merge import join_accelerators
 from vllm_adapter.host.parsers._common import binary_size, normal_bdf, number
 from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
@@ -70,19 +71,27 @@ class _Gpu:
 
 
 def parse(report: Report) -> HostFacts:
-    """Devices in the order of the log, and the driver's versions."""
-    start = next((position for position, _ in report.find(_START)), None)
-    if start is None:
-        return HostFacts()
+    """Devices of every log in the text, and the driver's versions."""
+    starts = [position for position, _ in report.find(_START)]
+    devices: tuple[Accelerator, ...] = ()
+    drivers: list[Driver] = []
+    for start, stop in zip(starts, [*starts[1:], len(report.lines)], strict=False):
+        found, said = _log(report, start, stop)
+        devices = join_accelerators(devices, found)
+        drivers += said
+    return HostFacts(accelerators=devices, drivers=tuple(dict.fromkeys(drivers)))
+
+
+def _log(report: Report, start: int, stop: int) -> tuple[list[Accelerator], list[Driver]]:
     gpus: list[_Gpu] = []
     drivers: list[Driver] = []
     section, attached = "", None
-    for key, value, opens, bdf in _entries(report, start):
+    for key, value, opens, bdf in _entries(report, start, stop):
         if bdf:
             gpus.append(_Gpu(normal_bdf(bdf)))
             section = ""
         elif opens:
-            if gpus and key in ("mig_device", "mig_devices"):
+            if gpus and key == "mig_device":  # XML opens `mig_devices` for "None" as well
                 gpus[-1].split = True
             section = key if key in _SECTIONS else section if key == "process_info" else ""
         elif not gpus:
@@ -95,18 +104,21 @@ def parse(report: Report) -> HostFacts:
     found = []
     for place, gpu in enumerate(gpus):
         # One device alone can be asked for (-i 3): then only the minor number tells which.
-        minor = number(gpu.values.get(("", "minor_number"))) if attached != len(gpus) else None
-        found.append(_device(gpu, place if minor is None else int(minor)))
-    return HostFacts(accelerators=tuple(found), drivers=tuple(dict.fromkeys(drivers)))
+        minor = number(gpu.values.get(("", "minor_number")))
+        if attached in (None, len(gpus)):
+            found.append(_device(gpu, place))
+        elif minor is not None:
+            found.append(_device(gpu, int(minor)))
+    return found, drivers
 
 
-def _entries(report: Report, start: int) -> Iterator[tuple[str, str, bool, str | None]]:
+def _entries(report: Report, start: int, stop: int) -> Iterator[tuple[str, str, bool, str | None]]:
     """(key, value, whether it opens a section, bus address of a device that begins here).
 
     A line where the text ends without a line break is left out: its value may have been cut.
     """
     xml = "<nvidia_smi_log>" in report.lines[start].text
-    for line in report.lines[start:]:
+    for line in report.lines[start:stop]:
         text, whole = line.text, report.ended or line is not report.lines[-1]
         gpu = _GPU.match(text)
         if gpu:
