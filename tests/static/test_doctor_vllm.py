@@ -263,7 +263,7 @@ def test_no_snapshot_is_one_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("doctor",), "`doctor` has rules for vLLM only"),
+        (("doctor", "--report", "absent.txt"), "absent.txt cannot be read"),
         (("serve",), "required: MODEL"),
         (("serve", "--json", "m"), "--json needs --dry-run"),
         (("serve", "m", "--dry-run"), "--dry-run is ours"),
