@@ -1,0 +1,180 @@
+"""vLLM's NUMA flags for a vendor's devices, or the sentence why there are none.
+
+vLLM binds each worker before Python starts; only for CUDA and ROCm it finds the nodes itself, so
+for all others the flags must name them. They take one value a visible device, in that order; the
+lists are refused without `--numa-bind`. A list that is too short stops vLLM, and `--membind` of a
+node outside the cpuset stops numactl: then we give no flags.
+# upstream: vllm@v0.32.0 vllm/config/parallel.py:552, vllm/utils/numa_utils.py:261
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_adapter.known_vendors import VENDORS
+
+if TYPE_CHECKING:
+    from vllm_adapter.host.facts import HostFacts
+    from vllm_adapter.host.topology_types import TopoDevice
+
+_ROCM: Final = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True, slots=True)
+class NumaMap:
+    """The flags of one vendor's visible devices. `flags` is empty where nothing is to be bound.
+
+    `nodes` and `cpus` have one entry a device of `devices`; `cpus` is empty where the CPUs of any
+    are not known. `sentence` says what the flags do, or why there are none.
+    """
+
+    vendor: str
+    devices: tuple[str, ...]
+    sentence: str
+    nodes: tuple[int, ...] = ()
+    cpus: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "vendor": self.vendor,
+            "devices": list(self.devices),
+            "nodes": list(self.nodes),
+            "cpus": list(self.cpus),
+            "flags": list(self.flags),
+            "sentence": self.sentence,
+        }
+
+
+def numa_maps(
+    devices: Sequence[TopoDevice], facts: HostFacts, *, several_nodes: bool
+) -> tuple[NumaMap, ...]:
+    """One map for each vendor among the devices; a vLLM process serves one vendor's.
+
+    `several_nodes`: something tells that the host has more than one node with CPUs.
+    """
+    vendors = tuple(dict.fromkeys(device.vendor for device in devices))
+    maps = []
+    for vendor in vendors:
+        own = [device for device in devices if device.vendor == vendor]
+        whole = _map(vendor, own, facts, alone=len(vendors) == 1)
+        if whole.flags and not several_nodes and set(whole.nodes) == {0}:
+            text = "every device is on node 0, and nothing tells of another: nothing to bind"
+            whole = NumaMap(vendor, whole.devices, text)
+        maps.append(whole)
+    return tuple(maps)
+
+
+def _map(vendor: str, devices: Sequence[TopoDevice], facts: HostFacts, *, alone: bool) -> NumaMap:
+    chosen = _visible(vendor, devices, facts)
+    if isinstance(chosen, str):
+        return NumaMap(vendor, tuple(device.label for device in devices), chosen)
+    labels = tuple(device.label for device in chosen)
+    why = _why_not(chosen, facts, alone=alone)
+    if why:
+        return NumaMap(vendor, labels, why)
+    nodes = tuple(device.numa_node for device in chosen if device.numa_node is not None)
+    cpus = tuple(numactl_list(device.cpus) for device in chosen)
+    flags = ["--numa-bind", "--numa-bind-nodes", *map(str, nodes)]
+    if all(cpus):
+        flags += ["--numa-bind-cpus", *cpus]
+        end = "and to its CPUs"
+    else:
+        cpus = ()
+        end = "; its CPUs are not known, numactl takes all of the node"
+    sentence = f"each worker is bound to the memory of its device's node {end}".replace(" ;", ";")
+    return NumaMap(vendor, labels, sentence, nodes, cpus, tuple(flags))
+
+
+def _why_not(devices: Sequence[TopoDevice], facts: HostFacts, *, alone: bool) -> str | None:
+    """Why there is nothing to bind, or no right way; None where there is."""
+    if len([node for node in facts.numa if node.cpus]) == 1:
+        return "one NUMA node: nothing to bind"
+    lost = [device for device in devices if device.numa_node is None]
+    if lost:
+        reasons = "; ".join(dict.fromkeys(device.place for device in lost))
+        names = span(device.label for device in lost)
+        return f"no binding: the NUMA node of {names} is not known ({reasons})"
+    seen = facts.torch.visible_devices if facts.torch and alone else None
+    if seen is not None and seen > 0 and seen != len(devices):
+        return (
+            f"no binding: torch sees {seen} devices and the tools {len(devices)}; which of them "
+            "is which is not told: match them by UUID or bus address"
+        )
+    for device in devices:
+        if device.outside_cpuset:
+            return (
+                f"no binding: no CPU of node {device.numa_node} ({device.label}) is among those "
+                f"that this process may use ({numactl_list(facts.cpuset.cpus)})"
+            )
+        if facts.cpuset.memory_nodes and device.numa_node not in facts.cpuset.memory_nodes:
+            return (
+                f"no binding: this process may not use the memory of node {device.numa_node} "
+                f"({device.label}); its cpuset allows {numactl_list(facts.cpuset.memory_nodes)}"
+            )
+    return None
+
+
+def _visible(
+    vendor: str, devices: Sequence[TopoDevice], facts: HostFacts
+) -> Sequence[TopoDevice] | str:
+    """The devices that a process sees, in its order; or why that is not known."""
+    found = {name: facts.variable(name) for name in _names(vendor)}
+    told = {name: value for name, value in found.items() if value is not None}
+    if not told:
+        return devices
+    if len(set(told.values())) > 1 or ("ROCR_VISIBLE_DEVICES" in told and len(told) > 1):
+        return f"no binding: {' and '.join(told)} are both set: unset all but one"
+    name, value = next(iter(told.items()))
+    by_index = {device.index: device for device in devices}
+    parts = [part.strip() for part in value.split(",")]
+    if value.strip().lower() == "all":
+        return devices
+    if not all(part.isdigit() and int(part) in by_index for part in parts):
+        return (
+            f"no binding: {name}={value} names devices that are not among those seen here by "
+            "number: give the numbers of this list"
+        )
+    numbers = [int(part) for part in parts]
+    if len(set(numbers)) != len(numbers) or len(by_index) != len(devices):
+        return f"no binding: {name}={value} does not name each device once"
+    return [by_index[number] for number in numbers]
+
+
+def _names(vendor: str) -> tuple[str, ...]:
+    if vendor in ("rocm", "hygon"):
+        return _ROCM
+    row = VENDORS.get(vendor)
+    return (row.visible,) if row and row.visible else ()
+
+
+def numactl_list(numbers: Iterable[int]) -> str:
+    """Numbers in numactl's form: "0-3,8"; "" for none."""
+    parts: list[str] = []
+    start = end = None
+    for number in sorted(set(numbers)):
+        if end is not None and number == end + 1:
+            end = number
+            continue
+        if start is not None:
+            parts.append(f"{start}-{end}" if end != start else f"{start}")
+        start = end = number
+    if start is not None:
+        parts.append(f"{start}-{end}" if end != start else f"{start}")
+    return ",".join(parts)
+
+
+def span(labels: Iterable[str]) -> str:
+    """Labels in short: GPU0, GPU1, GPU2, GPU5 is "GPU0-2,5"."""
+    groups: dict[str, list[int]] = {}
+    for label in labels:
+        stem = label.rstrip("0123456789")
+        digits = label[len(stem) :]
+        groups.setdefault(stem if digits else f"{label}\0", []).append(int(digits or -1))
+    return ", ".join(
+        stem.removesuffix("\0") if stem.endswith("\0") else stem + numactl_list(numbers)
+        for stem, numbers in groups.items()
+    )

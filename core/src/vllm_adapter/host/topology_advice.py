@@ -1,0 +1,156 @@
+"""Sentences that follow from a topology: parallel sizes, peer access, network cards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from vllm_adapter.host.facts import LinkMatrix
+from vllm_adapter.host.link_kind import LinkKind
+from vllm_adapter.host.numa_map import span
+from vllm_adapter.host.topology_groups import braced, components
+from vllm_adapter.host.topology_types import Pair, Topology
+
+_GEFORCE: Final = re.compile(r"\bGeForce\b|\bRTX [345]0[5-9]0\b")
+_ALLOWED: Final = frozenset({"OK", "ENABLED", "TRUE"})
+_REFUSED: Final = frozenset({"GNS", "CNS", "TNS", "NS", "DR", "DISABLED", "FALSE"})
+
+
+def advice(topology: Topology, matrices: Sequence[LinkMatrix]) -> tuple[str, ...]:
+    """All sentences, the most important first."""
+    found: list[str] = []
+    for vendor in dict.fromkeys(device.vendor for device in topology.devices):
+        labels = [device.label for device in topology.devices if device.vendor == vendor]
+        found += _peers(labels, [matrix for matrix in matrices if matrix.vendor == vendor])
+        if len(labels) > 1:
+            found += _sizes(topology, labels)
+        if vendor == "cuda" and len(labels) > 1:
+            found += _nvidia(topology, labels)
+        if vendor == "rocm":
+            found += _dies(topology, labels)
+    found += _cards(topology)
+    return tuple(dict.fromkeys(found))
+
+
+def tensor_groups(topology: Topology, labels: Sequence[str]) -> list[tuple[str, ...]]:
+    """Groups that tensor parallelism should not leave: a partition of the labels.
+
+    A domain, or its meshes; devices without one: those of a NUMA group, or, where that of one of
+    them is not known, those with no socket between them.
+    """
+    groups: list[tuple[str, ...]] = []
+    for domain in topology.domains:
+        if set(domain.devices) <= set(labels):
+            groups += domain.meshes or (domain.devices,)
+    rest = [label for label in labels if not any(label in group for group in groups)]
+    island = {
+        label: at
+        for at, one in enumerate(topology.groups())
+        if one.by != "unknown"
+        for label in one.devices
+    }
+
+    def near(pair: Pair) -> bool:
+        mine, theirs = island.get(pair.first), island.get(pair.second)
+        if mine is not None and theirs is not None:
+            return mine == theirs
+        return LinkKind.SWITCH <= pair.link.kind <= LinkKind.NODE
+
+    inner = [pair for pair in topology.pairs if pair.first in rest and pair.second in rest]
+    return groups + components(rest, inner, near)
+
+
+def _sizes(topology: Topology, labels: Sequence[str]) -> Iterator[str]:
+    groups = tensor_groups(topology, labels)
+    largest = max(map(len, groups))
+    sizes = [1 << power for power in range(1, largest.bit_length()) if 1 << power <= largest]
+    if len(groups) == 1:
+        if sizes and any(set(domain.devices) == set(labels) for domain in topology.domains):
+            yield f"tensor parallel {_or(sizes)} stays inside one link domain"
+        elif sizes and _known(topology, labels):
+            yield f"tensor parallel {_or(sizes)} stays inside one NUMA node"
+    elif not sizes and _known(topology, labels):
+        yield "every device is alone: tensor parallelism crosses sockets; prefer pipeline or data"
+    elif sizes:
+        yield (
+            f"tensor parallel {_or(sizes)} stays inside one group of {braced(groups)}; "
+            "across groups use pipeline or data parallelism"
+        )
+        if any(domain.meshes for domain in topology.domains):
+            yield "a larger tensor parallel size in the domain crosses several links: measure it"
+    count = len(labels)
+    if count > 2 and count & (count - 1):
+        yield f"{count} is no tensor parallel size: a model's heads divide by powers of two"
+
+
+def _known(topology: Topology, labels: Sequence[str]) -> bool:
+    return all(topology.device(label).numa_node is not None for label in labels)
+
+
+def _or(sizes: Sequence[int]) -> str:
+    return " or ".join(map(str, sizes))
+
+
+def _peers(labels: Sequence[str], matrices: Sequence[LinkMatrix]) -> Iterator[str]:
+    cells = [
+        (link.text or "").strip().upper()
+        for matrix in matrices
+        if matrix.kind == "peer"
+        for link in matrix.links
+        if link.first != link.second and link.second in matrix.devices
+    ]
+    refused = sorted({cell for cell in cells if cell in _REFUSED})
+    if refused and not any(cell in _ALLOWED for cell in cells):
+        yield (
+            f"peer access between devices is off (the tool says {', '.join(refused)}): "
+            "transfers go through host memory; do not enable custom all-reduce"
+        )
+    elif refused:
+        yield f"peer access is refused for some pairs (the tool says {', '.join(refused)})"
+
+
+def _nvidia(topology: Topology, labels: Sequence[str]) -> Iterator[str]:
+    joined = {label for domain in topology.domains for label in domain.devices}
+    names = [topology.device(label).name or "" for label in labels if label not in joined]
+    told = any(pair.link.kind is not LinkKind.UNKNOWN for pair in topology.pairs)
+    if not names or joined:
+        return
+    if any(_GEFORCE.search(name) for name in names):
+        yield "GeForce cards: do not assume that peer access works; test it before relying on it"
+    elif told and not all(names):
+        yield (
+            "no NVLink is seen and the cards' names are not known: GeForce cards refuse peer "
+            "access (`nvidia-smi topo -p2p r` tells); SXM boards without NVLink point at "
+            "nvidia-fabricmanager, or at passthrough to a virtual machine"
+        )
+    elif told:
+        yield "no NVLink is seen: devices talk over PCIe"
+
+
+def _dies(topology: Topology, labels: Sequence[str]) -> Iterator[str]:
+    """MI250 and MI250X cards are two devices each, in the order of their numbers."""
+    names = [topology.device(label).name or "" for label in labels]
+    if any("MI250" in name for name in names):
+        count = sum("MI250" in name for name in names)
+        yield f"MI250 cards are two devices (GCDs) each: {count} devices, {-(-count // 2)} cards"
+    elif any(domain.complete is not True for domain in topology.domains) and not any(names):
+        yield (
+            f"if these are MI250 or MI250X, a card is two devices (GCDs): {len(labels)} devices "
+            f"would be {-(-len(labels) // 2)} cards"
+        )
+
+
+def _cards(topology: Topology) -> Iterator[str]:
+    if not topology.nics:
+        return
+    labels = [device.label for device in topology.devices]
+    far = [label for label in labels if all(label in nic.across for nic in topology.nics)]
+    if far:
+        yield (
+            f"{span(far)}: no network card is near, all are SYS: RDMA from there is likely to "
+            "cross the interconnect of the sockets"
+        )
+    others = [nic.label for nic in topology.nics if set(nic.across) >= set(labels)]
+    if others and len(others) < len(topology.nics):
+        yield f"{span(others)} sit on another socket than every device: not for RDMA from here"
