@@ -97,15 +97,27 @@ def test_where_nodes_give_all_devices_a_variable_chooses():
 
 def test_ascend_nodes_mounts_and_numbers():
     npus = tuple(Accelerator("ascend", n, "npu-smi info", card=n, die=0) for n in (4, 5))
-    flags = texts(order(*npus))
-    assert flags[:2] == ["--device /dev/davinci0", "--device /dev/davinci1"]
+    asked = order(*npus)
+    flags = texts(asked)
+    assert flags[:2] == ["--device /dev/davinci4", "--device /dev/davinci5"]
     assert (
         "--device /dev/davinci_manager" in flags and "-v /etc/hccn.conf:/etc/hccn.conf:ro" in flags
     )
     driver = "/usr/local/Ascend/driver"
     assert f"-v {driver}/version.info:{driver}/version.info:ro" in flags
+    assert any("`ls /dev/davinci*`" in note for note in notes(asked, "docker"))
     single = texts(order(*npus, take=(1,)))
-    assert single[0] == "--device /dev/davinci1" and not any("hccn" in flag for flag in single)
+    assert single[0] == "--device /dev/davinci5" and not any("hccn" in flag for flag in single)
+
+
+def test_dies_have_nodes_of_their_own():
+    dies = tuple(
+        Accelerator("ascend", n, "npu-smi info", card=n, die=d) for n in (0, 1) for d in (0, 1)
+    )
+    here = tuple(node(f"/dev/davinci{n}", 1000) for n in range(4))
+    asked = order(*dies, nodes=here)
+    assert texts(asked)[:4] == [f"--device /dev/davinci{n}" for n in range(4)]
+    assert not any("`ls" in note for note in notes(asked, "docker"))
 
 
 def test_an_xpu_mounts_its_bus_paths():

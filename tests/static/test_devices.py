@@ -401,3 +401,27 @@ def test_what_is_not_known_of_a_device_tells_it_from_no_other():
     named, bare = Accelerator("xpu", 0, "xpu-smi", name="B60"), Accelerator("xpu", 1, "xpu-smi")
     choice = manager(named, bare).choose()
     assert choice.sentence == "2 x B60 (1 of them without a name)"
+
+
+def test_two_of_eight_that_a_job_was_given():
+    bus = tuple(PciDevice(f"0000:{n}b:00.0", "10de", "2335", "0x030200") for n in range(1, 9))
+    mine = (smi(0, bdf="0000:4b:00.0"), smi(1, bdf="0000:6b:00.0"))
+    here = nodes("/dev/nvidia3", "/dev/nvidia5", "/dev/nvidiactl")
+    choice = manager(*mine, pci=bus, nodes=here, live=True, records=CUDA_OK).choose()
+    assert chosen(choice) == ["cuda:0", "cuda:1"] and len(choice.rejected) == 6
+    assert all("/dev/nvidia* is not here" in why for why in reasons(choice).values())
+
+
+def test_nodes_that_this_user_may_not_open():
+    paths = ("/dev/nvidia3", "/dev/nvidiactl")
+    shut = nodes(*paths, shut=("/dev/nvidia3",))
+    choice = manager(smi(0), nodes=shut, live=True, records=CUDA_OK).choose()
+    assert "/dev/nvidia3 may not be opened" in reasons(choice)["cuda:0"]
+
+
+def test_variables_that_filter_twice():
+    amd = tuple(Accelerator("rocm", n, "rocm-smi") for n in range(2))
+    both = environ(ROCR_VISIBLE_DEVICES="1", HIP_VISIBLE_DEVICES="0")
+    choice = manager(*amd, environment=both).choose()
+    assert chosen(choice) == ["rocm:0", "rocm:1"]
+    assert "ROCR_VISIBLE_DEVICES filters first" in choice.notes[0]

@@ -6,7 +6,6 @@ No image is built or run here: the flags come from documents and public run scri
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -123,6 +122,12 @@ def notes(order: Order, engine: str) -> tuple[str, ...]:
             "it: --device /dev/dxg -v /usr/lib/wsl:/usr/lib/wsl:ro "
             "-e LD_LIBRARY_PATH=/usr/lib/wsl/lib"
         )
+    guessed = [one.id for one in order.devices if not one.nodes]
+    if guessed and any("{n}" in item.value for item in order.recipe.items) and engine != "k8s":
+        found.append(
+            f"no device nodes are told of {', '.join(guessed)}: compare the numbers above with "
+            f"`ls {VENDORS[order.vendor].numbered[0].format(n='*')}`"
+        )
     if engine == "podman" and any(item.kind == "group" for item in order.recipe.items):
         found.append("rootless podman keeps your own groups with --group-add keep-groups instead")
     if "wsl" not in {item.when for item in order.recipe.items} and order.wsl:
@@ -134,9 +139,8 @@ def notes(order: Order, engine: str) -> tuple[str, ...]:
 def _flags(item: Item, order: Order, engine: str) -> Iterator[Flag]:
     values = [item.value]
     if "{n}" in item.value:
-        values = [
-            item.value.format(n=_node_number(device, item.value)) for device in order.devices
-        ]
+        numbers = [d.index if d.node_number is None else d.node_number for d in order.devices]
+        values = [item.value.format(n=number) for number in numbers]
     elif "{index}" in item.value:
         values = [item.value.format(index=_indices(order))]
     for value in values:
@@ -203,14 +207,3 @@ def _indices(order: Order) -> str:
         number = device.index if device.physical is None else device.physical
         names.append(device.uuid if device.partition and device.uuid else str(number))
     return ",".join(names)
-
-
-def _node_number(device: Device, template: str) -> int:
-    """The number of its node: as the facts show the node, else as the vendor numbers them."""
-    head = template.partition("{n}")[0]
-    for node in device.nodes:
-        found = re.fullmatch(re.escape(head) + r"(\d+)", node.path)
-        if found:
-            return int(found[1])
-    row = VENDORS[device.vendor]
-    return device.index if device.physical is None or row.by_index else device.physical

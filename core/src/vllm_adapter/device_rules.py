@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from vllm_adapter.host.box_device import Device, Inventory
-from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.host.facts import DeviceNode, HostFacts
 from vllm_adapter.known_vendors import VENDORS, install_command
 from vllm_adapter.records import AdapterRecord, Status
 from vllm_adapter.settings import Settings
@@ -205,7 +205,7 @@ def _no_node(device: Device, context: Context) -> Refusal | None:
         missing = [p for p in row.control if p not in paths and p != "/dev/nvidia-uvm"]
         if row.render and not render:
             missing.append("/dev/dri/renderD*")
-        if row.numbered and not device.nodes and not _shared_number(device, context):
+        if row.numbered and not device.nodes and not _reachable(device, context):
             missing.append(row.numbered[0].format(n="*"))
         if missing:
             return Refusal(
@@ -213,8 +213,10 @@ def _no_node(device: Device, context: Context) -> Refusal | None:
                 "or its driver is not loaded",
                 through,
             )
-    shut = [node for node in own if not (node.readable and node.writable)]
-    if row.render and render and not any(n.readable and n.writable for n in render):
+    if row.own_numbers and all(map(_shut, numbered := _numbered_nodes(device, context))):
+        own += numbered[:1]
+    shut = [node for node in own if _shut(node)]
+    if row.render and render and all(map(_shut, render)):
         shut += render[:1]
     if not shut:
         return None
@@ -225,17 +227,28 @@ def _no_node(device: Device, context: Context) -> Refusal | None:
     )
 
 
-def _shared_number(device: Device, context: Context) -> bool:
+def _shut(node: DeviceNode) -> bool:
+    return not (node.readable and node.writable)
+
+
+def _numbered_nodes(device: Device, context: Context) -> list[DeviceNode]:
+    """All numbered nodes of the device's vendor that are here."""
+    row = VENDORS[device.vendor]
+    forms = [re.escape(one).replace(r"\{n\}", r"\d+") for one in row.numbered]
+    if device.vendor == "gaudi":
+        forms.append(r"/dev/hl\d+")  # before the kernel's accel subsystem
+    form = re.compile("|".join(forms))
+    return [node for node in context.facts.nodes if form.fullmatch(node.path)]
+
+
+def _reachable(device: Device, context: Context) -> bool:
     """Whether its node is here under a number that is not the one we know.
 
     A driver's minor number need not be the tool's; a tool that sees the device here has opened it.
     """
-    row = VENDORS[device.vendor]
-    head = re.compile(re.escape(row.numbered[0]).replace(r"\{n\}", r"\d+"))
-    older = re.compile(r"/dev/hl\d+") if device.vendor == "gaudi" else head
-    here = [n for n in context.facts.nodes if head.fullmatch(n.path) or older.fullmatch(n.path)]
-    siblings = context.inventory.of(device.vendor)
-    return bool(here) and (device.physical is not None or len(here) >= len(siblings))
+    row, here = VENDORS[device.vendor], _numbered_nodes(device, context)
+    siblings = len(context.inventory.of(device.vendor)) * len(row.numbered)
+    return bool(here) and (device.physical is not None or len(here) >= siblings)
 
 
 def _no_adapter(device: Device, context: Context) -> Refusal | None:

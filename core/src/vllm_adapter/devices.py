@@ -18,6 +18,7 @@ from vllm_adapter.host.inventory import inventory
 from vllm_adapter.known_vendors import VENDORS, install_command
 from vllm_adapter.records import AdapterRecord, Status
 from vllm_adapter.settings import Fallback, Settings
+from vllm_adapter.visible import filtered_twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ class DeviceManager:
         """The choice under VA_FALLBACK; see `Choice`."""
         candidates = self.candidates()
         notes = [*self.inventory.notes, *_order_notes(self.inventory)]
+        notes += filtered_twice(self.inventory, self.facts)
         groups = _groups(one for one in candidates if one.usable)
         if not groups:
             return self._without_device(candidates, notes)

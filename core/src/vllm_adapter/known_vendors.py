@@ -41,9 +41,9 @@ class Vendor:
     `products` their device ids, where the class alone does not tell them from other functions.
     `torch_type` is torch's device type; `visible` is the variable that limits what a process
     sees, `container_visible` the one that the vendor's container runtime reads. Device nodes:
-    `numbered` has one a device (`{n}` is the driver's number of it, with `by_index` the logical
-    one), `control` those that all devices need; `render` says that /dev/dri/renderD* is needed
-    too. `tool` lists the devices.
+    `numbered` has one a device, `{n}` being the driver's number of it, which with `own_numbers` is
+    another than the tool's; `control` are those that all devices need; `render` says that
+    /dev/dri/renderD* is needed too. `tool` lists the devices.
     """
 
     adapter: str
@@ -59,7 +59,7 @@ class Vendor:
     control: tuple[str, ...] = ()
     render: bool = False
     tool: str | None = None
-    by_index: bool = False
+    own_numbers: bool = False
 
 
 _ROWS: Final = (
@@ -75,6 +75,7 @@ _ROWS: Final = (
         numbered=("/dev/nvidia{n}",),
         control=("/dev/nvidiactl", "/dev/nvidia-uvm"),
         tool="nvidia-smi -L",
+        own_numbers=True,
     ),
     Vendor(
         "rocm",
@@ -111,7 +112,6 @@ _ROWS: Final = (
         numbered=("/dev/davinci{n}",),
         control=("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"),
         tool="npu-smi info -m",
-        by_index=True,
     ),
     Vendor(
         "gaudi",

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vllm_adapter.host.box_device import Device
+from vllm_adapter.host.box_device import Device, Inventory
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.known_vendors import VENDORS
 
@@ -67,6 +67,19 @@ def hidden_by(device: Device, siblings: Sequence[Device], facts: HostFacts) -> s
             if not any(device.uuid.startswith(item) for item in items):
                 return name
     return None
+
+
+def filtered_twice(found: Inventory, facts: HostFacts) -> list[str]:
+    """Where two variables are set of which the second counts what the first left."""
+    notes = []
+    for vendor in dict.fromkeys(device.vendor for device in found.devices):
+        first, *rest = _READ.get(vendor, ("",))
+        later = [name for name in rest if facts.variable(name)]
+        if facts.variable(first) and later:
+            notes.append(
+                f"{first} filters first, and {', '.join(later)} counts what is left: set only one"
+            )
+    return notes
 
 
 def _hides_all(value: str | None) -> bool:

@@ -17,7 +17,8 @@ class Device:
     `index` is the number by which a program counts it when all of its vendor's devices are
     visible and in the order of their bus addresses; `physical` is the one in the driver's own
     numbering, where a tool told it. `visible` is whether torch sees it. `nodes` are its own
-    device nodes. `evidence` are sentences on how it is known.
+    device nodes, `node_number` the number in their names, as far as the vendor's rule tells it.
+    `evidence` are sentences on how it is known.
     """
 
     vendor: str
@@ -38,6 +39,7 @@ class Device:
     numa_node: int | None = None
     driver: str | None = None
     nodes: tuple[DeviceNode, ...] = ()
+    node_number: int | None = None
     visible: bool | None = None
     told: Accelerator | None = None
     evidence: tuple[str, ...] = ()

@@ -49,7 +49,9 @@ def inventory(facts: HostFacts) -> Inventory:
         found += _of_vendor(vendor, accelerators, functions, facts, notes)
     found += _by_nodes(facts.nodes, vendors, notes)
     system = facts.memory.total_bytes
-    return Inventory(tuple(_completed(one, facts.nodes, system) for one in found), tuple(notes))
+    split = {one.vendor for one in found if one.die}
+    completed = (_completed(one, facts.nodes, system, one.vendor in split) for one in found)
+    return Inventory(tuple(completed), tuple(notes))
 
 
 def _of_vendor(
@@ -341,7 +343,9 @@ def _by_nodes(
     return found
 
 
-def _completed(device: Device, nodes: tuple[DeviceNode, ...], system_bytes: int | None) -> Device:
+def _completed(
+    device: Device, nodes: tuple[DeviceNode, ...], system_bytes: int | None, split: bool
+) -> Device:
     row = VENDORS.get(device.vendor)
     unified = device.pci_id in UNIFIED_PCI or any(
         re.search(rf"\b{word}\b", device.name or "") for word in UNIFIED_NAMES
@@ -350,18 +354,28 @@ def _completed(device: Device, nodes: tuple[DeviceNode, ...], system_bytes: int 
     integrated = False if unified or device.vendor == "cuda" else _integrated(device)
     memory = device.memory_total_bytes
     unified = unified or (device.vendor == "cuda" and device.integrated is True)
+    number = _node_number(device, row, split)
     return replace(
         device,
         integrated=integrated,
         unified_memory=True if unified or integrated else device.unified_memory,
         memory_total_bytes=system_bytes if integrated and memory is None else memory,
-        nodes=_own_nodes(row, device, nodes) if row else (),
+        nodes=_own_nodes(row, number, nodes),
+        node_number=number,
     )
 
 
+def _node_number(device: Device, row: Vendor | None, split: bool) -> int | None:
+    """The driver counts devices: where cards are split into dies, the card's number is not it."""
+    if row is None or not row.numbered or row.own_numbers:
+        return None
+    return device.index if split or device.physical is None else device.physical
+
+
 def _own_nodes(
-    row: Vendor, device: Device, nodes: tuple[DeviceNode, ...]
+    row: Vendor | None, number: int | None, nodes: tuple[DeviceNode, ...]
 ) -> tuple[DeviceNode, ...]:
-    number = device.index if device.physical is None or row.by_index else device.physical
+    if row is None or number is None:
+        return ()
     wanted = {template.format(n=number) for template in row.numbered}
     return tuple(node for node in nodes if node.path in wanted)
