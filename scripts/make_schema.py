@@ -1,4 +1,4 @@
-"""Writes the operators' part of the capability schema from `vllm_adapter.operators`."""
+"""Writes what of the schemas is made from code: operators in the descriptor's, all of facts'."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+
+import facts_schema
 
 from vllm_adapter.operators import OPERATORS, Fact, Operator
 
@@ -61,15 +63,22 @@ def _sentence(text: str) -> str:
 
 
 def main() -> int:
-    """Writes the file, or with --check says whether it is up to date."""
-    now = FILE.read_text(encoding="utf-8")
-    made = render(json.loads(now))
-    if "--check" in sys.argv:
-        if made != now:
-            print("the capability schema is out of date; run `make docs`")
-        return int(made != now)
-    FILE.write_text(made, encoding="utf-8")
-    return 0
+    """Writes the files, or with --check says whether they are up to date."""
+    made = {
+        FILE: render(json.loads(FILE.read_text(encoding="utf-8"))),
+        facts_schema.FILE: facts_schema.render(),
+    }
+    stale = [
+        path
+        for path, text in made.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    for path in stale:
+        if "--check" in sys.argv:
+            print(f"{path.name} is out of date; run `make docs`")
+        else:
+            path.write_text(made[path], encoding="utf-8")
+    return int(bool(stale) and "--check" in sys.argv)
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ def test_a_tool_speaks_english_and_reads_nothing(tmp_path, tools):
 def test_each_end_is_told(tmp_path, tools):
     tools("npu-smi", "echo x")
     steps = []
-    ask_tools(Tree(tmp_path), (), os.environ, told=lambda *step: steps.append(step))
+    ask_tools(Tree(tmp_path), (), os.environ, timeout_s=20, told=lambda *step: steps.append(step))
     assert steps == [(1, 3), (2, 3), (3, 3)]
 
 

@@ -8,7 +8,9 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
+import vllm_adapter_schemas
 from vllm_adapter.cli import facts as facts_command
 from vllm_adapter.cli import main as frame
 from vllm_adapter.cli import report_option
@@ -17,6 +19,7 @@ from vllm_adapter.errors import InputError, NewerFormat
 from vllm_adapter.host.device_facts import Accelerator, DeviceProcess
 from vllm_adapter.host.document import SCHEMA, from_document, from_text, to_document
 from vllm_adapter.host.facts import HostFacts, OsFacts
+from vllm_adapter.host.live import collect_all
 from vllm_adapter.host.private import masker, own_names, public
 from vllm_adapter.host.report import parse_report, read_report
 from vllm_adapter.host.software_facts import Line
@@ -97,6 +100,29 @@ def test_any_text_is_a_document_or_none(text):
     assert from_text("{" + text) is None
 
 
+@pytest.mark.parametrize("facts", [HostFacts(), BOX], ids=["nothing", "box"])
+def test_the_schema_admits_what_is_written(facts):
+    Draft202012Validator(vllm_adapter_schemas.load("facts")).validate(to_document(facts))
+
+
+def test_the_schema_admits_this_machine():
+    facts = collect_all()
+    document = json.loads(json.dumps(to_document(public(facts))))
+    Draft202012Validator(vllm_adapter_schemas.load("facts")).validate(document)
+    assert from_document(document) == public(facts)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("schema", "vllm-adapter/facts/2.0"), ("os", []), ("packages", [["torch"]]), ("python", 3)],
+)
+def test_the_schema_and_the_reader_refuse_the_same(key, value):
+    document = {**to_document(BOX), key: value}
+    assert not Draft202012Validator(vllm_adapter_schemas.load("facts")).is_valid(document)
+    with pytest.raises(InputError):
+        from_document(document)
+
+
 def test_facts_prints_json_whether_asked_or_not(box, monkeypatch, capsys):
     monkeypatch.setattr(facts_command, "host_facts", lambda args: BOX)
     outputs = []
@@ -162,6 +188,10 @@ MASK = masker(("gpu-box-17", "jdoe"), "/data/people/jdoe")
         ("aa:bb:cc:dd:ee:ff", "<hidden>"),
         # what only looks like an address
         ("Driver Version: 3.7.0.7", "Driver Version: 3.7.0.7"),
+        (
+            "[conda] nvidia-cublas-cu12  12.4.5.8  pypi_0",
+            "[conda] nvidia-cublas-cu12  12.4.5.8  pypi_0",
+        ),
         ("VBIOS Version 96.00.89.00.01", "VBIOS Version 96.00.89.00.01"),
         ("0000:3b:00.0", "0000:3b:00.0"),
         ("00000000:3B:00.0 Off", "00000000:3B:00.0 Off"),

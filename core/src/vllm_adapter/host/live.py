@@ -47,6 +47,9 @@ NODE_GLOBS: Final = (
 )
 """Accelerator nodes of the vendors we know; `collect` takes more from adapters' manifests."""
 
+TIMEOUT_S: Final = 5.0
+"""What each tool has before it is ended; all run at once, so that together they have no more."""
+
 _PCI: Final = "/sys/bus/pci/devices"
 _CPU: Final = "/sys/devices/system/cpu"
 _BDF: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -84,7 +87,7 @@ def collect(root: Path = Path("/"), *, node_globs: Sequence[str] = ()) -> HostFa
 def collect_all(
     root: Path = Path("/"),
     *,
-    timeout_s: float = 5.0,
+    timeout_s: float = TIMEOUT_S,
     node_globs: Sequence[str] = (),
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> HostFacts:

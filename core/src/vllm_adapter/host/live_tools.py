@@ -20,9 +20,6 @@ from vllm_adapter.host.merge import join_accelerators, merge, same_device
 from vllm_adapter.host.parsers._common import normal_bdf
 from vllm_adapter.host.report import parse_report
 
-TIMEOUT_S: Final = 5.0
-"""What a tool has: nvidia-smi without its persistence daemon needs up to three on eight GPUs."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -71,7 +68,7 @@ def ask_tools(
     seen: Collection[str],
     environ: Mapping[str, str],
     *,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float,
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> HostFacts:
     """What the tools of this machine say; `seen` are the vendors whose device or driver is here.

@@ -29,7 +29,9 @@ _IPV6: Final = re.compile(
     r"(?![\w:.])"
 )
 _MAC: Final = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])")
-_VERSION: Final = re.compile(r"(?i)version|driver|firmware|vbios|\brev\b|==|>=|~=")
+_VERSION: Final = re.compile(
+    r"(?i)version|driver|firmware|vbios|\brev\b|==|>=|~=|\[(?:pip3?|conda)\]|pypi|\bnvidia-c|-cu1\d"
+)
 _COMMON: Final = frozenset(
     {
         *("root", "user", "admin", "ubuntu", "debian", "centos", "localhost", "docker", "nobody"),
