@@ -24,6 +24,7 @@ from vllm_adapter.host.live_tools import TOOLS, ask_tools, find_program
 pytestmark = pytest.mark.null
 REPORTS = Path(__file__).parent.parent / "data" / "reports"
 TOPOLOGY = REPORTS / "topology-nvidia" / "06-2xa6000-nvlink-bridge.txt"
+ASCEND = ("04-npu-smi-8x910b3.txt", "01-topo-8x910b3-hccs.txt")
 
 
 @pytest.fixture
@@ -299,3 +300,17 @@ def test_another_user_with_a_home_that_cannot_be_written(tmp_path):
     assert facts["schema"] == "vllm-adapter/facts/1.0"
     assert facts["memory"]["total_bytes"]
     assert list(home.iterdir()) == []
+
+
+def test_tables_of_one_tool_are_read_together(tmp_path, tools):
+    table, matrix = (REPORTS / "ascend" / name for name in ASCEND)
+    tools(
+        "npu-smi",
+        f'case "$*" in info) cat {table};; "info -t topo") cat {matrix};; *) exit 3;; esac',
+    )
+    facts, unknown = ask(tmp_path, "ascend")
+    assert unknown == {"tools.npu-smi info -m": "npu-smi info -m ended with exit code 3"}
+    assert [one.index for one in facts.accelerators] == list(range(8))
+    assert {one.health.status for one in facts.accelerators} == {"OK"}
+    assert all(one.cpus for one in facts.accelerators)
+    assert facts.links[0].devices == tuple(f"NPU{n}" for n in range(8))

@@ -204,6 +204,11 @@ def test_what_is_masked_and_what_is_not(text, expected):
     assert MASK(text) == expected
 
 
+@given(st.text(alphabet="ab01.:-/ \"'|=home", max_size=60))
+def test_masking_twice_is_masking_once(text):
+    assert MASK(MASK(text)) == MASK(text)
+
+
 def test_common_words_are_nobody_s_name():
     environ = {"USER": "ubuntu", "HOSTNAME": "vllm", "LOGNAME": "annabel", "SUDO_USER": "x"}
     names = own_names(environ)
