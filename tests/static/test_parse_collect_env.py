@@ -299,6 +299,45 @@ def test_packages_of_every_list() -> None:
     )
 
 
+def test_neuron_behind_a_cuda_torch() -> None:
+    table = (
+        "instance-type: trn1.2xlarge\\ninstance-id: i-0\\n+--------+\\n"
+        "| NEURON | NEURON | NEURON |   PCI   |\\n| DEVICE | CORES  | MEMORY |   BDF   |\\n+--------+\\n| 0      | 2      |"
+        " 32 GB  | 00:1e.0 |\\n+--------+"
+    )
+    found = parse_report(
+        "PyTorch version: 2.5.1+cu124\nCUDA used to build PyTorch: 12.4\n"
+        "Is CUDA available: False\n[pip3] torch-neuronx==2.5.1.2.6.0\n[conda] Could not collect\n"
+        f"Neuron SDK Version: (0, '{table}', '')\nvLLM Version: 0.8.5.dev1+neuron216\n"
+    )
+    (device,) = found.accelerators
+    assert (device.vendor, device.arch, device.bdf) == ("neuron", "trn1", "0000:00:1e.0")
+    assert device.memory_total_bytes == 32 << 30
+    assert found.torch == TorchBuild("2.5.1+cu124", "cu124", "12.4")
+    assert found.vllm is not None
+    assert found.vllm.build == "neuron"
+
+
+def test_windows_names_its_cpu_alone() -> None:
+    found = parse_report(
+        "OS: Microsoft Windows 11 Pro (10.0.22631 64-bit)\nPython platform:"
+        " Windows-10-10.0.22631-SP0\nCPU:\nName: 13th Gen Intel(R) Core(TM) i7-13700H\n"
+    )
+    assert found.cpu.model == "13th Gen Intel(R) Core(TM) i7-13700H"
+    assert found.os == OsFacts("Windows", distribution="Microsoft Windows 11 Pro")
+
+
+def test_line_breaks_that_were_lost() -> None:
+    found = parse_report(
+        "PyTorch version: 2.3.1+cu121 Is debug build: False CUDA used to build PyTorch: 12.1"
+        " ROCM used to build PyTorch: N/A OS: Ubuntu 20.04.5 LTS (x86_64) Libc version: glibc-2.31"
+        " Is CUDA available: False Nvidia driver version: 510.47.03 cuDNN version: 8.9"
+    )
+    assert found.torch == TorchBuild("2.3.1+cu121", "cu121", "12.1", available=False)
+    assert versions(found) == {"nvidia": "510.47.03"}
+    assert found.os.libc == "glibc 2.31"
+
+
 # -- generated dumps, and what pastes do to them
 
 NAMES = ["NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090", "Tesla T4", "NVIDIA L20"]

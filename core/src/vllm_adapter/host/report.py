@@ -40,6 +40,7 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
         r"(?i)^\s*(?:Architecture|Model name|CPU\(s\)|O\w+-line CPU\(s\) list|NUMA node\d+ "
         r"CPU\(s\)|Flags|架构|machdep\.cpu\.brand_string|hw\.\w+|CPU)\s*:|^\s*CPU Info$",
     ),
+    ("neuron_ls", r"\|\s*NEURON\s*\|"),
     ("numactl", r"^\s*node \d+ cpus:"),
     (
         "system_text",

@@ -18,7 +18,7 @@ _TOKENS: Final = re.compile(
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*)"
 )
 _ASSIGNED: Final = re.compile(
-    rf"(?i)(?P<name>(?<![A-Za-z0-9])[A-Za-z0-9_-]*{_WORDS}(?:[_-][A-Za-z0-9_-]*)?['\"]?\s*"
+    rf"(?i)(?P<name>(?<![A-Za-z0-9])[A-Za-z0-9_-]{{0,60}}{_WORDS}(?:[_-][A-Za-z0-9_-]{{0,60}})?['\"]?\s*"
     r"(?:[=:]|\s(?=['\"]))\s*)"
     r"(?P<value><hidden>|(?:Bearer |Basic )?(?:'[^']+'|\"[^\"]+\"|[^\s'\",;]+))"
 )
@@ -26,7 +26,9 @@ _FLAG: Final = re.compile(
     r"(?P<head>--(?:api-key|hf-token|token|password)(?:=|\s+))(?P<value>[^\s-][^\s]*)"
 )
 _BEARER: Final = re.compile(r"(?i)(?P<head>\bBearer )[A-Za-z0-9._~+/=-]{8,}")
-_URL: Final = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://)[^/\s:@]+(?::[^/\s@]+)?@")
+_URL: Final = re.compile(
+    r"(?P<head>\b[a-z][a-z0-9+.-]{0,20}://)[^/\s:@]{1,200}(?::[^/\s@]{1,500})?@"
+)
 _PLAIN: Final = frozenset({"none", "null", "true", "false", "n/a", "not", "''", '""', MASK})
 
 

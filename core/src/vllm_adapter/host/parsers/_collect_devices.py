@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from vllm_adapter.host.facts import Accelerator, Driver, TorchBuild
@@ -45,6 +46,8 @@ def cuda_devices(
         listed = _LISTED.match(line.text)
         if listed:
             device = _named(listed[2], int(listed[1]), "nvidia-smi -L", software, face)
+            if device and device.vendor != "cuda":  # another maker's tool by that name
+                device = replace(device, source="collect_env")
             if device and device.index not in found:
                 found[device.index] = device
         elif head and line.text.strip() and found and not line.text.strip().startswith("MIG "):

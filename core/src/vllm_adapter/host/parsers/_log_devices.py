@@ -15,21 +15,24 @@ from vllm_adapter.host.parsers._silicon import arch_of, behind, vendor_of
 from vllm_adapter.host.text import Report
 
 _CAPABILITY: Final = re.compile(
-    r"Your (?P<name>\S.*?) (?:GPU|device) has compute capability (?P<capability>\d{1,2}\.\d)\b"
+    r"Your (?P<name>\S.{0,80}?) (?:GPU|device) has compute capability "
+    r"(?P<capability>\d{1,2}\.\d)\b"
 )
 _UNSERVED: Final = re.compile(
-    r"(?P<name>\S.*?) with CUDA capability sm_(?P<sm>\d{2,3})\w? is not compatible with the"
+    r"(?:^|Warning: |Error: )\s*(?P<name>\S.{0,80}?) with CUDA capability "
+    r"sm_(?P<sm>\d{2,3})\w? is not compatible with the"
 )
 _TOO_OLD: Final = re.compile(
-    r"Found GPU(?P<index>\d+) (?P<name>\S.*?) which is of cuda capability (?P<capability>\d+\.\d)"
+    r"Found GPU(?P<index>\d+) (?P<name>\S.{0,80}?) which is of cuda capability "
+    r"(?P<capability>\d+\.\d)"
 )
 _NAMED: Final = re.compile(
     r"torch\.(?P<module>cuda|xpu|npu|hpu|musa|mlu)\.get_device_name\((?P<index>\d{0,3})\)"
     r"\s*[=:]+\s*'?(?P<name>\S.*?)'?$"
 )
 _MEMORY: Final = re.compile(
-    r"(?P<face>CUDA|HIP|XPU|NPU|HPU|MUSA|MLU) out of memory\..*?"
-    r"(?:(?P=face)|GPU)[ :](?P<index>\d{1,3})\b.*?(?:total capacity of (?P<one>[\d.]+) GiB"
+    r"(?P<face>CUDA|HIP|XPU|NPU|HPU|MUSA|MLU) out of memory\..{0,200}?"
+    r"(?:(?P=face)|GPU)[ :](?P<index>\d{1,3})\b.{0,80}?(?:total capacity of (?P<one>[\d.]+) GiB"
     r"|(?P<other>[\d.]+) GiB total capacity)"
 )
 _FACES: Final = {
@@ -53,8 +56,7 @@ def _in(text: str, software: str | None) -> Accelerator | None:
     if said := _CAPABILITY.search(text):
         return _device(said["name"], 0, software, None, said["capability"])
     if said := _UNSERVED.search(text):
-        name = re.split(r"(?:Warning|Error): ", said["name"].strip())[-1].strip()
-        return _device(name, 0, software, None, f"{said['sm'][:-1]}.{said['sm'][-1]}")
+        return _device(said["name"], 0, software, None, f"{said['sm'][:-1]}.{said['sm'][-1]}")
     if said := _TOO_OLD.search(text):
         return _device(said["name"], int(said["index"]), software, None, said["capability"])
     if said := _NAMED.search(text):

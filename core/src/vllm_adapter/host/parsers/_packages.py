@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_BUILDS: Final = re.compile(r"\+(?:.*\.)?(cpu|rocm|xpu|tpu|hpu|neuron|npu|empty|cu(?=\d))")
+_BUILDS: Final = re.compile(
+    r"\+(?:.*\.)?(cpu|rocm|xpu|tpu|hpu|gaudi|neuron|npu|maca|empty|cu(?=\d))"
+)
 
 INTERESTING: Final = frozenset(
     """torch torch-npu torch-xla torch-mlu torch-musa torch-gcu torch-neuronx torchao torchaudio
@@ -35,4 +37,4 @@ def vllm_build(version: str | None) -> str | None:
     source.
     """
     found = _BUILDS.search(version or "")
-    return {"cu": "cuda"}.get(found[1], found[1]) if found else None
+    return {"cu": "cuda", "gaudi": "hpu"}.get(found[1], found[1]) if found else None

@@ -141,10 +141,11 @@ def _torch(values: dict[str, str], report: Report) -> TorchBuild | None:
         return None
     said = [truth(values.get(f"Is {device} available")) for device in ("CUDA", "XPU")]
     available = True if True in said else (False if False in said else None)
-    if available is False and not any(built.values()):
+    if available is False and PLUGINS.search(report.text):
+        available = None
+    elif available is False and not any(built.values()):
         # such a torch may reach a device by a plug-in: the packages tell, to their end
-        if "[conda]" not in report.text or PLUGINS.search(report.text):
-            available = None
+        available = False if "[conda]" in report.text else None
     local = (number or "").partition("+")[2] or None
     return TorchBuild(
         number, local, built["cuda"], built["hip"], built["xpu"], available=available

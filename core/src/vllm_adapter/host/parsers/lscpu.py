@@ -44,7 +44,8 @@ _KEYS: Final = frozenset(
         "hw.memsize",
     }
 )
-_APPLE: Final = re.compile(r"^\s*(Apple M\d+(?: (?:Pro|Max|Ultra))?)$")
+_HEADING: Final = re.compile(r"^\s*(?:CPU:|CPU Info)$")
+_ALONE: Final = re.compile(r"^\s*(?:Name: (\S.*)|(Apple M\d+(?: (?:Pro|Max|Ultra))?))$")
 
 
 def parse(report: Report) -> HostFacts:
@@ -62,7 +63,7 @@ def parse(report: Report) -> HostFacts:
             every.get("hw.logicalcpu", every.get("hw.ncpu"))
         )
     models = list(dict.fromkeys(name for name in found.get("model name", ()) if told(name)))
-    model = " + ".join(models) or told(every.get("machdep.cpu.brand_string")) or _apple(report)
+    model = " + ".join(models) or told(every.get("machdep.cpu.brand_string")) or _alone(report)
     cores, sockets = _cores(found)
     architecture = told(every.get("architecture"))
     memory = _number(every.get("hw.memsize"))
@@ -139,6 +140,11 @@ def _cores(found: dict[str, list[str]]) -> tuple[int | None, int | None]:
     return physical, count or _number(found.get("hw.packages", [""])[0])
 
 
-def _apple(report: Report) -> str | None:
-    found = report.first(_APPLE)
-    return found[1] if found else None
+def _alone(report: Report) -> str | None:
+    """The name that is all a dump of macOS or Windows says under its heading."""
+    for position, _ in report.find(_HEADING):
+        for line in report.lines[position + 1 : position + 4]:
+            if found := _ALONE.match(line.text):
+                name: str = found[1] or found[2]
+                return name
+    return None

@@ -40,7 +40,7 @@ _SIGNS: Final = (
         ("container",),
     ),
     (re.compile(r"/data/data/com\.termux/"), ("android", "termux")),
-    (re.compile(r"\bAndroid\b.*\bLinux\b|\bLinux\b.*\bAndroid$"), ("android",)),
+    (re.compile(r"^(?:\S*[$#] )?Linux \S+ \d.{0,200}\bAndroid$"), ("android",)),
 )
 _WRAPPERS: Final = {
     "compose": ("container", "docker"),
