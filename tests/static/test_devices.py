@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from vllm_adapter.host.facts import (
     PciDevice,
     TorchBuild,
 )
+from vllm_adapter.host.report import parse_report
 from vllm_adapter.records import AdapterRecord, Status
 from vllm_adapter.roles import RoleRequest, assign, parse_role
 from vllm_adapter.settings import AdapterFilter, Fallback, Settings
@@ -64,7 +66,12 @@ def test_alike_devices_are_chosen_together():
     ("policy", "cpu", "good", "said"),
     [
         (Fallback.ERROR, False, False, "VA_FALLBACK=error refuses the CPU"),
-        (Fallback.WARN, True, False, "only the CPU: the report tells of no accelerator"),
+        (
+            Fallback.WARN,
+            True,
+            False,
+            "only the CPU: the report names no accelerator, which proves nothing",
+        ),
         (Fallback.ALLOW, True, True, "only the CPU"),
     ],
 )
@@ -425,3 +432,53 @@ def test_variables_that_filter_twice():
     choice = manager(*amd, environment=both).choose()
     assert chosen(choice) == ["rocm:0", "rocm:1"]
     assert "ROCR_VISIBLE_DEVICES filters first" in choice.notes[0]
+
+
+REPORTS = Path(__file__).parents[1] / "data" / "reports"
+BOXES = {
+    "ascend/01-topo-8x910b3-hccs.txt": ("ascend", 8, 8),
+    "ascend/04-npu-smi-8x910b3.txt": ("ascend", 8, 8),
+    "ascend/05-npu-smi-1x910b4-id-starts-at-1.txt": ("ascend", 1, 1),
+    "ascend/07-collect-env-8x910b2-openeuler.txt": ("ascend", 8, 8),
+    "collect-env/11-mi300a-4xapu.txt": ("rocm", 4, 4),
+    "collect-env/15-tpu-cpu-torch.txt": (None, 0, 0),
+    "collect-env/17-2080ti-8x-sm75.txt": ("cuda", 8, 8),
+    "collect-env/19-sglang-check-env-mi300-generic-name.txt": ("rocm", 8, 8),
+    "collect-env/21-sglang-check-env-wsl-3-of-4-gpus.txt": ("cuda", 4, 4),
+    "intel/01-xpu-smi-topology-2xmax1100-xl24.txt": ("xpu", 2, 2),
+    "intel/03-xpu-smi-topology-8xb60-two-sockets-partial.txt": ("xpu", 8, 8),
+    "intel/05-torch-collect-env-8xb60-xpu.txt": ("xpu", 8, 8),
+    "intel/06-inxi-laptop-intel-only.txt": ("xpu", 1, 0),
+    "intel/08-lspci-k-arc-a770-i915.txt": ("xpu", 1, 1),
+    "nvidia-smi/02-wsl-smi-535-driver-537.txt": ("cuda", 1, 1),
+    "nvidia-smi/05-pre-2019-header-without-cuda-version.txt": ("cuda", 2, 0),
+    "numa-sysfs/04-nvidia-smi-xml-driver-390-fermi.txt": ("cuda", 1, 0),
+    "numa-sysfs/05-nvidia-smi-q-log-960m.txt": ("cuda", 1, 0),
+    "other-vendors/01-hl-smi-8xgaudi2-one-busy.txt": ("gaudi", 8, 8),
+    "other-vendors/03-habanalabs-dmesg-4-cards-unusable.txt": ("gaudi", 7, 3),
+    "other-vendors/04-mthreads-topo-table.txt": ("musa", 8, 8),
+    "other-vendors/06-metax-c500-torch-cuda-true-platform-probe.txt": ("metax", 1, 1),
+    "topology-amd/01-8gcd-mi250x-rocm-smi-showtopo-weights.txt": ("rocm", 8, 8),
+    "topology-amd/08-4xpcie-weight52-numa-permuted.txt": ("rocm", 4, 4),
+    "topology-nvidia/21-10x4080-two-sockets.txt": ("cuda", 10, 10),
+    "topology-nvidia/29-2-of-8-h20-visible.txt": ("cuda", 2, 2),
+}
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_devices_of_real_reports(name):
+    vendor, count, usable = BOXES[name]
+    box = DeviceManager(parse_report((REPORTS / name).read_bytes()), Settings())
+    found = box.inventory.devices
+    assert len(found) == count and {device.vendor for device in found} <= {vendor}
+    assert len(box.choose().chosen) == usable
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8, 1.0])
+def test_any_part_of_a_report_gives_a_choice(share):
+    for path in sorted(REPORTS.glob("*/*.txt")):
+        raw = path.read_bytes()
+        box = DeviceManager(parse_report(raw[: int(len(raw) * share)]), Settings())
+        choice = box.choose()
+        assert choice.sentence and all(one.reason for one in choice.rejected)
+        json.dumps([one.to_json() for one in box.candidates()] + [choice.to_json()])

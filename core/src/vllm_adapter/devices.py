@@ -288,7 +288,12 @@ def _why_none(candidates: tuple[Candidate, ...], facts: HostFacts, live: bool) -
     place = facts.where("pci")
     if live and place:
         return f"no accelerator is seen, and {place} cannot be read"
-    return "no accelerator is seen" if live else "the report tells of no accelerator"
+    if live or facts.pci:
+        return "there is no accelerator"
+    return (
+        "the report names no accelerator, which proves nothing without a list of the box's "
+        "devices (`lspci -nn`, or the vendor's tool)"
+    )
 
 
 def torch_type_of(vendor: str) -> str | None:
