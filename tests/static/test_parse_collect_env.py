@@ -302,7 +302,8 @@ def test_packages_of_every_list() -> None:
 def test_neuron_behind_a_cuda_torch() -> None:
     table = (
         "instance-type: trn1.2xlarge\\ninstance-id: i-0\\n+--------+\\n"
-        "| NEURON | NEURON | NEURON |   PCI   |\\n| DEVICE | CORES  | MEMORY |   BDF   |\\n+--------+\\n| 0      | 2      |"
+        "| NEURON | NEURON | NEURON |   PCI   |\\n"
+        "| DEVICE | CORES  | MEMORY |   BDF   |\\n+--------+\\n| 0      | 2      |"
         " 32 GB  | 00:1e.0 |\\n+--------+"
     )
     found = parse_report(

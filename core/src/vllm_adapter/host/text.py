@@ -48,6 +48,9 @@ _MARKUP: Final = re.compile(
 )
 _FENCE: Final = re.compile(r"^(?:```+|~~~+)(?:text|shell|bash|console|log|plaintext)?|```+$")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\u200e\u200f\u2060\ufeff]")
+_STRING_ENDS: Final = re.compile(
+    r"^\s*[\[{(]?\s*(?:['\"][\w .-]*['\"]\s*:\s*)?['\"]|['\"]\s*[,}\])]*\s*$"
+)
 _REPEATS: Final = 3
 _LONGEST: Final = 50_000
 """Characters of a line: no tool prints more; a longer one ends in "...", the mark of a cut."""
@@ -94,7 +97,8 @@ def clean(raw: bytes | str) -> Report:
     for number, line in enumerate(re.split(r"\r*\n|\r", text), start=1):
         parts = [line]
         if line.count("\\n") > _REPEATS:  # a log in a JSON string, or a repr
-            parts = re.split(r"(?:\\r)?\\n", line.replace("\\t", "\t"))
+            inside = _STRING_ENDS.sub("", line.replace("\\t", "\t"))
+            parts = re.split(r"(?:\\r)?\\n", inside)
         lines += [Line(number, _clean(part, wrappers)) for part in parts]
     lines = _without_repeated_heads(lines)
     while lines and not lines[-1].text:
