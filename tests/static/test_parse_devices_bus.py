@@ -55,6 +55,16 @@ def test_what_is_no_gpu_is_left_out():
     assert [one.vendor for one in facts.accelerators].count("ascend") == 1
 
 
+def test_devices_whose_names_nobody_knows():
+    facts = lspci(
+        "3b:00.0 Display controller: Device 9999:0a01 (rev 01)\n"
+        "00:1e.0 System peripheral: Amazon.com, Inc. Device 7264 (rev 01)\n"
+        "00:1f.0 System peripheral: Amazon.com, Inc. NVMe SSD Controller\n"
+        "06:00.0 3D controller: Chengdu Haiguang IC Design Co., Ltd. Device 6211 (rev 01)\n"
+    )
+    assert [one.vendor for one in facts.accelerators] == ["metax", "neuron", "hygon"]
+
+
 def test_a_device_that_does_not_answer():
     facts = lspci("3b:00.0 3D controller: NVIDIA Corporation GA100 [A100 PCIe 80GB] (rev ff)\n")
     assert "does not answer" in facts.accelerators[0].health.errors[0]
@@ -91,6 +101,16 @@ def test_errors_of_the_kernels_log():
         ("nvidia", "535.129.03"),
         ("nvml", "545.23.08"),
     }
+
+
+def test_a_driver_that_does_not_know_the_device():
+    text = (
+        "[ 9.1] NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:2b85)\n"
+        "        NVRM: installed in this system is not supported by the\n"
+        "        NVRM: NVIDIA 535.129.03 driver release.\n"
+    )
+    (device,) = read("dmesg", text).accelerators
+    assert device.health.errors == ("the loaded NVIDIA driver does not support it",)
 
 
 def test_everyday_lines_of_a_driver_are_no_device():

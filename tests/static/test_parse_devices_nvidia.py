@@ -243,3 +243,33 @@ def test_tables_of_one_to_sixteen_devices(devices, end, blanks_lost):
         one["load"] for one in devices
     ]
     assert not disagreements(read("nvidia_smi", text[:end]), found)
+
+
+@pytest.mark.parametrize(
+    ("rows", "name", "bdf"),
+    [
+        (
+            "|   0  Orin (nvgpu)                  N/A  | N/A              N/A |        N/A |\n"
+            "| N/A   N/A  N/A               N/A /  N/A | Not Supported        |        N/A |\n",
+            "Orin (nvgpu)",
+            None,
+        ),
+        (
+            "|   0  NVIDIA GB10                    On  |   0000000F:01:00.0 Off |    N/A |\n"
+            "| N/A   37C    P8              4W /  N/A  | Not Supported    |      7% Default |\n",
+            "NVIDIA GB10",
+            "000f:01:00.0",
+        ),
+        (
+            "|   0  NVIDIA GeForce RTX 3080      WDDM  |   00000000:2B:00.0  On |    N/A |\n",
+            "NVIDIA GeForce RTX 3080",
+            "0000:2b:00.0",
+        ),
+    ],
+)
+def test_devices_without_bus_or_memory_of_their_own(rows, name, bdf):
+    head = HEAD.format(smi="540.3.0", driver="N/A")
+    facts = read("nvidia_smi", head + rows)
+    (device,) = facts.accelerators
+    assert (device.name, device.bdf, device.memory_total_bytes) == (name, bdf, None)
+    assert versions(facts) == {"nvidia-smi": "540.3.0", "cuda": "12.2"}

@@ -18,6 +18,8 @@ _MAKERS: Final = (
     ("iluvatar", "1e3e", re.compile(r"Iluvatar", re.I)),
     ("enflame", "1e36", re.compile(r"Enflame", re.I)),
     ("kunlunxin", "1d22", re.compile(r"Kunlun|Baidu", re.I)),
+    ("neuron", "1d0f", re.compile(r"Amazon\.com")),
+    ("tpu", "1ae0", re.compile(r"\bGoogle\b")),
 )
 _ASCEND: Final = re.compile(r"\bDevice d[0-9a-f]{3}\b|Ascend|Davinci|\[19e5:d[0-9a-f]{3}\]", re.I)
 _CARD: Final = {

@@ -17,9 +17,10 @@ from vllm_adapter.host.text import Report
 
 BDF: Final = r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7](?![0-9A-Fa-f])"
 _FIRST: Final = re.compile(
-    rf"(?:^|\|)\s*(?P<index>\d{{1,3}})\s+(?P<left>[^|]*?)\s*\|\s*(?P<bdf>{BDF})(?P<rest>.*)$"
+    rf"(?:^|\|)\s*(?P<index>\d{{1,3}})\s+(?P<left>(?=[^|]*[A-Za-z])[^|]*)\|\s*"
+    rf"(?P<bdf>{BDF}|N/A(?=\s))(?P<rest>.*)$"  # a Jetson's GPU is on no bus
 )
-_PERSISTENCE: Final = re.compile(r"\s+(?:On|Off|N/A|Enabled|Disabled)$")
+_PERSISTENCE: Final = re.compile(r"\s+(?:On|Off|N/A|Enabled|Disabled|WDDM|TCC|MCDM)$")
 _MEMORY: Final = re.compile(r"(?<![\d.])(\d+)\s*(?:Mi[Bb]\s*)?/\s*(\d+)\s*Mi[Bb]\b")
 _TEMPERATURE: Final = re.compile(r"(?<![\d.])(-?\d{1,3})\s*C\b")
 _POWER: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*W(?:\s*/\s*(?:(\d+(?:\.\d+)?)\s*W\b)?)?")
@@ -28,7 +29,7 @@ _HEAD_LINES: Final = 5
 _BORDER: Final = re.compile(r"[+|][-=+]{5,}")
 _TYPED: Final = re.compile(
     r"(?:^|\|)\s*(?P<index>\d{1,3})\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+"
-    r"(?:C|G|C\+G|M\+C|M)\s+(?P<name>\S.*?)\s+(?:(?P<mib>\d+)\s*MiB\b|N/A)\s*\|?\s*$"
+    r"(?:C|G|C\+G|M\+C|M)\s+(?P<name>\S+(?: \S+)*?)\s+(?:(?P<mib>\d+)\s*MiB\b|N/A)\s*\|?\s*$"
 )
 UNREADABLE: Final = "the tool prints an error in place of a reading"
 
@@ -92,7 +93,7 @@ def device_rows(report: Report, start: int, stop: int) -> list[Row]:
             if _BORDER.search(line) or _FIRST.search(line):
                 break
             below.append(line)
-        name = _PERSISTENCE.sub("", found["left"])
+        name = _PERSISTENCE.sub("", found["left"].strip())
         closed = text.rstrip().endswith("|") or is_whole(report, start + position)
         bdf = normal_bdf(found["bdf"])
         rows.append(Row(int(found["index"]), name, bdf, found["rest"], tuple(below), closed))

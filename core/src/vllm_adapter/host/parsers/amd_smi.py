@@ -20,7 +20,7 @@ from vllm_adapter.host.text import Report
 _VERSION: Final = re.compile(r"\bAMD-SMI\s+v?\d|\bAMDSMI Tool:")
 _DRIVER: Final = re.compile(r"amdgpu version:\s+(\d+(?:\.\d+)+)(?=\s)", re.I)
 _ROCM: Final = re.compile(r"ROCm version:\s+(\d+(?:\.\d+)+)(?=\s)", re.I)
-_FIRST: Final = re.compile(rf"(?:^|\|)\s*(?P<bdf>{BDF})\s+(?P<name>[^|]*?)\s*\|(?P<right>[^|]*)")
+_FIRST: Final = re.compile(rf"(?:^|\|)\s*(?P<bdf>{BDF})\s+(?P<name>[^|]*)\|(?P<right>[^|]*)")
 _SECOND: Final = re.compile(
     r"(?:^|\|)\s*(?P<index>\d{1,3})\s+(?:\d+|N/A)\s+(?:\d+|N/A)\s+(?P<partition>[A-Z0-9/]+)\s*\|"
     r"(?P<right>[^|]*)"
@@ -32,11 +32,12 @@ _MEMORY: Final = re.compile(r"(?<![\d.])(\d+)/(\d+)\s*MB\b")
 _PERCENT: Final = re.compile(r"^\s*(\d{1,3})\s*%")
 _PARTITION: Final = re.compile(r"[SDTQC]PX/NPS\d")
 _PROCESS: Final = re.compile(
-    r"(?:^|\|)\s*(?P<index>\d+)\s+(?P<pid>\d+)\s+(?P<name>\S.*?)\s+(?:[\d.]+ [KMG]?B|N/A)\s+"
+    r"(?:^|\|)\s*(?P<index>\d+)\s+(?P<pid>\d+)\s+"
+    r"(?P<name>\S+(?: \S+)*?)\s+(?:[\d.]+ [KMG]?B|N/A)\s+"
     r"(?P<vram>[\d.]+ [KMG]?B|N/A)\s+(?:[\d.]+ [KMG]?B|N/A)\s"
 )
 _BLOCK: Final = re.compile(r"^\s*GPU:\s*(\d+)\s*$")
-_PAIR: Final = re.compile(r"^\s*([A-Z][A-Z0-9_]*):(?:\s+(\S.*?))?\s*$")
+_PAIR: Final = re.compile(r"^\s*([A-Z][A-Z0-9_]*):(?:\s+(\S.*))?$")
 _SOURCE: Final = "amd-smi"
 _LEAVES: Final = frozenset(
     "bdf uuid market_name device_id vendor_id target_graphics_version total_vram used_vram size"
@@ -97,7 +98,7 @@ def _row(
         "rocm",
         index,
         _SOURCE,
-        name=first["name"] or None,
+        name=first["name"].strip() or None,
         bdf=normal_bdf(first["bdf"]),
         memory_total_bytes=int(memory[2]) * MIB if memory else None,
         memory_used_bytes=int(memory[1]) * MIB if memory else None,

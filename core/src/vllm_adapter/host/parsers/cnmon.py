@@ -26,7 +26,8 @@ _SECOND: Final = re.compile(
     r"(?:\s*(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB\b)?"
 )
 _PROCESS: Final = re.compile(
-    r"(?:^|\|)\s*(?P<index>\d+)\s+(?:/|\d+)\s+(?P<pid>\d+)\s+(?P<name>\S.*?)\s+(?P<mib>\d+)\s*MiB\b"
+    r"(?:^|\|)\s*(?P<index>\d+)\s+(?:/|\d+)\s+(?P<pid>\d+)\s+"
+    r"(?P<name>\S+(?: \S+)*?)\s+(?P<mib>\d+)\s*MiB\b"
 )
 _SOURCE: Final = "cnmon"
 

@@ -12,11 +12,14 @@ from vllm_adapter.host.text import Report
 
 SOURCE: Final = "kernel log"
 _BDF: Final = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
-_HABANA: Final = re.compile(r"\bhabanalabs (?P<who>hl\d+|" + _BDF + r"): (?P<what>\S.*)$")
-_HABANA_CARD: Final = re.compile(r"\bhl(\d+)\b")
+_HABANA: Final = re.compile(
+    r"\bhabanalabs (?P<who>(?:hl|accel)\d+|" + _BDF + r"): (?P<what>\S.*)$"
+)
+_HABANA_CARD: Final = re.compile(r"\b(?:hl|accel)(\d+)\b")
 _HABANA_ADDED: Final = re.compile(rf"Successfully added device ({_BDF})")
 _HABANA_BAD: Final = re.compile(
-    r"^(?:Failed|failed|Cannot|Can't|Error)\b|NOT usable|unusable|fatal"
+    r"^(?:Failed|failed|Cannot|Can't|Error)\b|NOT usable|unusable|fatal|[Hh]eartbeat"
+    r"|unresponsive|uncorrectable"
 )
 _XID: Final = re.compile(
     r"\bNVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:]+(?:\.\d)?)\): (?P<code>\d+), (?P<what>\S.*)$"
@@ -24,6 +27,7 @@ _XID: Final = re.compile(
 _NVIDIA: Final = re.compile(
     rf"\bNVRM: GPU (?P<bdf>{_BDF}): (?P<what>.*(?:fallen|failed|RmInit).*)$"
 )
+_UNSUPPORTED: Final = re.compile(rf"\bNVRM: The NVIDIA GPU (?P<bdf>{_BDF})\b")
 _CLIENT: Final = re.compile(
     r"\bNVRM: API mismatch: the client .*?has the version (\d+(?:\.\d+)+),"
 )
@@ -61,6 +65,10 @@ def parse(report: Report) -> HostFacts:
             _note(found, "cuda", _full(xid["bdf"]), f"Xid {xid['code']}: {xid['what']}")
         elif nvidia:
             _note(found, "cuda", nvidia["bdf"], nvidia["what"])
+        refused = _UNSUPPORTED.search(text)
+        following = report.lines[position + 1].text if position + 1 < len(report.lines) else ""
+        if refused and "not supported" in following:
+            _note(found, "cuda", refused["bdf"], "the loaded NVIDIA driver does not support it")
         for vendor, pattern, bad in _SINGLE:
             one = pattern.search(text)
             if one:
@@ -86,7 +94,7 @@ def _gaudi(text: str, found: dict[tuple[str, str], list[str]], places: dict[str,
     if not named:
         return
     added = _HABANA_ADDED.search(what)
-    bdf = added[1] if added else None if who.startswith("hl") else who
+    bdf = added[1] if added else None if ":" not in who else who
     if bdf:
         places[named[1]] = bdf
     _note(found, "gaudi", named[1], what if _HABANA_BAD.search(what) else None)

@@ -21,7 +21,8 @@ _HEADS: Final = (
 _DRIVER: Final = re.compile(r"(?<!Nic )Driver Version:\s+(\d+(?:\.\d+)+-[0-9a-f]{7,})(?=\s|\|)")
 _FIRMWARE: Final = re.compile(r"HL-SMI Version:\s+hl-\S*?fw-(\d+(?:\.\d+)+)(?=\s|\|)")
 _PROCESS: Final = re.compile(
-    r"(?:^|\|)\s*(?P<index>\d+)\s+(?P<pid>\d+)\s+\S+\s+(?P<name>\S.*?)\s+(?P<mib>\d+)\s*Mi[Bb]\b"
+    r"(?:^|\|)\s*(?P<index>\d+)\s+(?P<pid>\d+)\s+\S+\s+"
+    r"(?P<name>\S+(?: \S+)*?)\s+(?P<mib>\d+)\s*Mi[Bb]\b"
 )
 _LISTED: Final = re.compile(rf"^\s*AIP\s*(?:#|(?:ID\s*)?:)?\s*(?P<index>\d+)\b.*?(?P<bdf>{BDF})")
 _SOURCE: Final = "hl-smi"

@@ -27,6 +27,7 @@ _LINE: Final = re.compile(
 _NUMBERS: Final = re.compile(
     rf"^\s*{_BDF}\s+(?P<code>[0-9a-f]{{4}}): (?P<ids>[0-9a-f]{{4}}:[0-9a-f]{{4}})(?=\s|$)"
 )
+_OTHER_KINDS: Final = {"System peripheral": "0880", "Unassigned class": "ff00"}
 _KINDS: Final = {
     "VGA compatible controller": "0300",
     "3D controller": "0302",
@@ -35,7 +36,7 @@ _KINDS: Final = {
 }
 _DRIVER: Final = re.compile(r"^\s+Kernel driver in use: (\S+)\s*$")
 _NODE: Final = re.compile(r"\bNUMA node:? (\d+)(?=,|\s|$)")
-_UNKNOWN: Final = re.compile(r"\bDevice ([0-9a-f]{4})\b")
+_UNKNOWN: Final = re.compile(r"\bDevice (?:([0-9a-f]{4}):)?([0-9a-f]{4})\b")
 
 
 @dataclass(slots=True)
@@ -62,8 +63,8 @@ def parse(report: Report) -> HostFacts:
         made = maker_of_text(one.words, one.kind) if one.kind else None
         ids = one.ids
         unknown = _UNKNOWN.search(one.words)
-        if ids is None and made and unknown:
-            ids = f"{made[1]}:{unknown[1]}"
+        if ids is None and unknown and (unknown[1] or made):
+            ids = f"{unknown[1] or (made or ('', ''))[1]}:{unknown[2]}"
         function = _pci(one, ids) if ids else None
         if function and one.ids:
             pci.append(function)
@@ -130,7 +131,7 @@ def _functions(report: Report) -> Iterator[_Function]:
 
 def _named(found: re.Match[str], whole: bool) -> _Function | None:
     kind, name = found["kind"], found["name"]
-    code = found["code"] or _KINDS.get(kind)
+    code = found["code"] or _KINDS.get(kind) or _OTHER_KINDS.get(kind)
     if code is None:
         return None
     return _Function(

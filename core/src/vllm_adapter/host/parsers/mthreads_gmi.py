@@ -14,7 +14,7 @@ from vllm_adapter.host.text import Report
 
 _DRIVER: Final = re.compile(r"\bmthreads-gmi:\s*\S+\s+Driver Version:\s*(\d+(?:\.\d+)+[\w-]*)\s*$")
 _FIRST: Final = re.compile(
-    rf"^\s*(?P<index>\d+)\s+(?P<name>MTT\s[^|]*?)\s*\|\s*(?P<bdf>{BDF})\s*\|\s*"
+    rf"^\s*(?P<index>\d+)\s+(?P<name>MTT\s[^|]*)\|\s*(?P<bdf>{BDF})\s*\|\s*"
     r"(?P<load>\d{1,3})%(?:\s+(?P<used>\d+)MiB\s*\(\s*(?P<total>\d+)MiB\s*\))?"
 )
 _SECOND: Final = re.compile(r"\|\s*(?P<temperature>-?\d+)\s*C\b")
@@ -22,7 +22,8 @@ _LISTED: Final = re.compile(
     r"^\s*GPU\s?(\d+)\s*:\s*(MTT\s.*?) \(UUID:?\s*([0-9A-Fa-f-]{36})\)\s*$"
 )
 _PROCESS: Final = re.compile(
-    r"^\s*(?P<index>\d+)\s+(?P<pid>\d+)\s+(?P<name>\S.*?)\s+(?P<mib>\d+)MiB\s*$"
+    r"^\s*(?P<index>\d+)\s+(?P<pid>\d+)\s+"
+    r"(?P<name>\S+(?: \S+)*?)\s+(?P<mib>\d+)MiB\s*$"
 )
 _SOURCE: Final = "mthreads-gmi"
 
@@ -57,7 +58,7 @@ def _device(
         "musa",
         int(first["index"]),
         _SOURCE,
-        name=first["name"],
+        name=first["name"].strip(),
         bdf=normal_bdf(first["bdf"]),
         memory_total_bytes=int(first["total"]) * MIB if first["total"] else None,
         memory_used_bytes=int(first["used"]) * MIB if first["used"] else None,

@@ -22,11 +22,12 @@ _VERSIONS: Final = (
     ("maca", re.compile(r"MACA Version:\s+(\d+(?:\.\d+)+)(?=\s|\|)")),
 )
 _LISTED: Final = re.compile(
-    rf"^\s*GPU#(?P<index>\d+)\s+(?P<name>\S.*?)\s+(?P<bdf>{BDF})"
+    rf"^\s*GPU#(?P<index>\d+)\s+(?P<name>\S+(?: \S+)*?)\s+(?P<bdf>{BDF})"
     r"(?:\s+(?P<state>[A-Z][^(]*?)\s*(?:\(UUID: (?P<uuid>[\w-]+)\))?)?\s*$"
 )
 _PROCESS: Final = re.compile(
-    r"(?:^|\|)\s*(?P<index>\d+)\s+(?P<pid>\d+)\s+(?P<name>\S.*?)\s{2,}(?P<mib>\d+)(?:\s*MiB)?\s*\|"
+    r"(?:^|\|)\s*(?P<index>\d+)\s+(?P<pid>\d+)\s+"
+    r"(?P<name>\S+(?: \S+)*?)\s{2,}(?P<mib>\d+)(?:\s*MiB)?\s*\|"
 )
 _SOURCE: Final = "mx-smi"
 

@@ -36,10 +36,10 @@ _PROCESS: Final = re.compile(
     r"\s*(?P<memory>\d+)\s*\|"
 )
 _MAP_HEAD: Final = re.compile(r"NPU ID\s+(?:Slot ID\s+)?Chip ID\s+Chip (?:Logic ID|Phy-ID)")
-_MAP_ROW: Final = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+|-)\s+(\S.*?)\s*$")
+_MAP_ROW: Final = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+|-)\s+(\S.*)$")
 _BOARD: Final = re.compile(
     r"^\s*(NPU ID|Chip ID|Chip Name|Chip Type|NPU Name|PCIe Bus Info|Software Version"
-    r"|Firmware Version)\s*:\s*(\S.*?)\s*$"
+    r"|Firmware Version)\s*:\s*(\S.*)$"
 )
 
 

@@ -35,6 +35,7 @@ _FACES: Final = (
     ("xpu-smi", "kunlunxin"),
     ("ixsmi", "iluvatar"),
 )
+_TOOL: Final = re.compile(r"NVIDIA-SMI\s+(\d+(?:\.\d+)+)(?=\s|\|)")
 _DRIVER: Final = re.compile(r"Driver Version\s*:\s*(\d+(?:\.\d+)+[\w.-]*)(?=\s|\|)")
 _CUDA: Final = re.compile(r"CUDA Version\s*:\s*(\d+\.\d+)(?=\s|\|)")
 _WINDOWS: Final = re.compile(r"\d{3}\.\d\d")
@@ -73,16 +74,16 @@ def _drivers(report: Report, which: int, start: int) -> list[Driver]:
     """Versions of the head. Under WSL the second number is the Windows driver's, which counts."""
     text = report.lines[start].text + (" " if is_whole(report, start) else "")
     driver = _DRIVER.search(text)
-    if which or not driver:
-        component = {1: "ppu", 2: "kunlunxin", 3: "iluvatar"}.get(which, "")
-        return [Driver(component, driver[1], _FACES[which][0])] if driver and which else []
-    smi = re.search(r"NVIDIA-SMI\s+(\d+(?:\.\d+)+)(?=\s|\|)", text)
+    if which:
+        component = {1: "ppu", 2: "kunlunxin", 3: "iluvatar"}[which]
+        return [Driver(component, driver[1], _FACES[which][0])] if driver else []
+    smi, cuda = _TOOL.search(text), _CUDA.search(text)
     found = []
-    windows = smi is not None and smi[1] != driver[1] and _WINDOWS.fullmatch(driver[1])
-    found.append(Driver("windows" if windows else "nvidia", driver[1], "nvidia-smi"))
+    if driver:
+        windows = smi and smi[1] != driver[1] and _WINDOWS.fullmatch(driver[1])
+        found.append(Driver("windows" if windows else "nvidia", driver[1], "nvidia-smi"))
     if smi:
         found.append(Driver("nvidia-smi", smi[1], "nvidia-smi"))
-    cuda = _CUDA.search(text)
     if cuda:
         found.append(Driver("cuda", cuda[1], "nvidia-smi"))
     return found

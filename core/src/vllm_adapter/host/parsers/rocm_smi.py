@@ -31,7 +31,7 @@ _TAIL: Final = re.compile(
 )
 _PARTITION: Final = re.compile(r"\b(NPS\d),\s*([SDTQC]PX)\b(?:,\s*(\d+)\b)?")
 _PAIR: Final = re.compile(
-    r"^\s*(?P<face>GPU|DCU|HCU)\[(?P<index>\d+)\]\s*:\s*(?P<key>[A-Z][^:]*?)\s*:\s+(?P<value>\S.*?)\s*$"
+    r"^\s*(?P<face>GPU|DCU|HCU)\[(?P<index>\d+)\]\s*:\s*(?P<key>[A-Z][^:]*):\s+(?P<value>\S.*)$"
 )
 _DRIVER: Final = re.compile(r"^\s*(?:\S+\s+)?[Dd]river version\s*:\s*(\d+(?:\.\d+)+)\s*$")
 _SOURCE: Final = "rocm-smi"
@@ -97,7 +97,7 @@ def _pairs(report: Report) -> Iterator[tuple[str, int, dict[str, str]]]:
     for position, pair in report.find(_PAIR):
         if is_whole(report, position):
             values = found.setdefault((pair["face"], int(pair["index"])), {})
-            values.setdefault(pair["key"].lower(), pair["value"])
+            values.setdefault(pair["key"].strip().lower(), pair["value"])
     for (face, index), values in found.items():
         yield face, index, values
 

@@ -22,7 +22,7 @@ _OTHERS: Final = re.compile(r"\b(?:NVIDIA-SMI|AMD-SMI|MX-SMI)\s+\d|\bHL-SMI Vers
 _LEVEL_ZERO: Final = re.compile(r"Level Zero(?: Version)?:\s*(\d+(?:\.\d+)+)(?=\s|\|)")
 _HEAD: Final = re.compile(r"\|\s*Device ID\s*\|\s*Device Information")
 _ROW: Final = re.compile(
-    r"^\s*\|?\s*(?P<id>\d*)\s*\|\s*(?P<key>[A-Z][^:|]*?)\s*:\s*(?P<value>[^|]*?)\s*\|\s*$"
+    r"^\s*\|?\s*(?:(?P<id>\d+)\s*)?\|\s*(?P<key>[A-Z][^:|]*):\s*(?P<value>[^|]*)\|\s*$"
 )
 _DUMP_HEAD: Final = re.compile(r"^\s*Device ID,", re.M)
 _SOURCE: Final = "xpu-smi"
@@ -98,9 +98,10 @@ def _discovered(report: Report) -> Iterator[tuple[int, dict[str, str]]]:
                 if index is not None:
                     yield index, values
                 index, values = int(row["id"]), {}
-            key = _KEYS.get(row["key"].lower())
-            if key and row["value"]:
-                values.setdefault(key, row["value"])
+            key = _KEYS.get(row["key"].strip().lower())
+            value = row["value"].strip()
+            if key and value:
+                values.setdefault(key, value)
         if index is not None:
             yield index, values
 
