@@ -85,6 +85,18 @@ def test_a_tool_that_hangs_is_ended_with_its_children_and_the_others_count(tmp_p
     assert _ends(grandchild)
 
 
+def test_a_tool_that_cannot_be_killed_holds_nobody_up(tmp_path, tools, monkeypatch):
+    def hangs(self, timeout=None):
+        raise subprocess.TimeoutExpired("npu-smi", timeout)
+
+    tools("hl-smi", "exec sleep 60")
+    monkeypatch.setattr(subprocess.Popen, "wait", hangs)
+    _, unknown = ask(tmp_path, timeout_s=0.2)
+    assert unknown == {
+        "tools.hl-smi": "hl-smi gave no answer within 0.2 s and hangs in its driver"
+    }
+
+
 def _ends(pid: int) -> bool:
     """Whether a process ends; it was killed, and its new parent has yet to collect it."""
     for _ in range(500):
@@ -104,6 +116,19 @@ def test_a_tool_that_prints_for_ever_is_ended(tmp_path, tools, monkeypatch):
     facts, unknown = ask(tmp_path)
     assert unknown["tools.mx-smi"] == "mx-smi printed more than 1 MiB and was ended"
     assert facts.accelerators == ()
+
+
+def test_a_tool_that_floods_stderr_is_ended_at_its_time(tmp_path, tools):
+    tools("mx-smi", "yes >&2")
+    _, unknown = ask(tmp_path, timeout_s=0.5)
+    assert unknown["tools.mx-smi"] == "mx-smi gave no answer within 0.5 s and was ended"
+
+
+def test_who_leaves_the_group_is_not_waited_for(tmp_path, tools):
+    tools("mx-smi", f"setsid yes & echo $! > {tmp_path}/pid\necho MX-SMI")
+    facts, _ = ask(tmp_path)
+    assert facts.report[0].text == "$ mx-smi"
+    assert _ends(int((tmp_path / "pid").read_text()))  # nobody reads its pipe any more
 
 
 def test_a_tool_that_fails_says_why_and_its_words_stay(tmp_path, tools):

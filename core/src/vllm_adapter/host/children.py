@@ -16,6 +16,11 @@ OUTPUT_BYTES: Final = 8 << 20
 """nvidia-smi -q -x prints 27 kB a device (driver 580, two H200)."""
 _STDERR_BYTES: Final = 4096
 _TICK_S: Final = 0.02
+_READ_BYTES: Final = 1 << 16
+_LAST_READS: Final = 16
+"""A pipe holds sixteen times less; who writes on has left the group, and is not listened to."""
+_END_S: Final = 0.5
+"""A killed process is gone in a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +81,10 @@ def run_all(
                     child = running.pop(number)
                     for stream in (child.process.stdout, child.process.stderr):
                         assert stream is not None
-                        while len(child.output) <= OUTPUT_BYTES and _take(child, stream.fileno()):
-                            pass
                         with suppress(KeyError):  # it was unregistered at its end of file
                             selector.unregister(stream)
-                    _end(child)
+                    if not _end(child):
+                        fault = f"gave no answer within {timeout_s:g} s and hangs in its driver"
                     ended[number] = Ended(bytes(child.output[:OUTPUT_BYTES]), fault)
                     done()
     finally:
@@ -110,7 +114,7 @@ def _start(command: Sequence[str], timeout_s: float, environ: Mapping[str, str])
 def _take(child: _Child, descriptor: int) -> bool:
     """Takes what is waiting in one of the two pipes; False where there is nothing (more)."""
     try:
-        data = os.read(descriptor, 65536)
+        data = os.read(descriptor, _READ_BYTES)
     except (BlockingIOError, OSError):
         return False
     assert child.process.stdout is not None
@@ -145,10 +149,25 @@ def _how(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def _end(child: _Child) -> None:
+def _end(child: _Child) -> bool:
+    """Ends a program and its children; False where the kernel does not let it go.
+
+    A program that waits inside a broken driver takes no signal, and would make us wait with it.
+    """
     with suppress(ProcessLookupError, PermissionError):  # nobody of the group is left
         os.killpg(child.process.pid, signal.SIGKILL)
-    child.process.wait()
-    for stream in (child.process.stdout, child.process.stderr):
-        assert stream is not None
+    try:
+        child.process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        child.process.returncode = -signal.SIGKILL  # nobody waits for it any more
+        gone = False
+    else:
+        gone = True
+    streams = [stream for stream in (child.process.stdout, child.process.stderr) if stream]
+    for stream in streams:
+        for _ in range(_LAST_READS):
+            if not _take(child, stream.fileno()):
+                break
+    for stream in streams:
         stream.close()
+    return gone

@@ -50,7 +50,7 @@ TOOLS: Final = (
     Tool("iluvatar", "ixsmi", ("", "topo -m"), (), ("/usr/local/corex/bin",)),
 )
 _DRIVER_CHILD: Final = Path(__file__).with_name("_driver_child.py")
-_LIBRARIES: Final = "libnvidia-ml.so.1, libcuda.so.1"
+_LIBRARIES: Final = "libnvidia-ml.so.1"
 
 
 @dataclass(frozen=True, slots=True)
