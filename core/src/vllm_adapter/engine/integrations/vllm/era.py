@@ -49,16 +49,14 @@ def soft_cap_of(vllm_config: Any) -> float:
     return float(getattr(text, "attn_logit_softcapping", None) or 0.0)
 
 
-def activation_of(vllm_config: Any) -> str:
-    """The name of the activation of a model's gated layers; empty if it has none."""
-    text = vllm_config.model_config.hf_text_config
-    return getattr(text, "hidden_activation", None) or getattr(text, "hidden_act", None) or ""
-
-
 def gated_width(vllm_config: Any) -> int | None:
     """The width of a gated layer on one device; None where layers differ or have none."""
-    width = getattr(vllm_config.model_config.hf_text_config, "intermediate_size", None)
-    return width // vllm_config.parallel_config.tensor_parallel_size if width else None
+    text = getattr(vllm_config.model_config, "hf_text_config", None)
+    width = getattr(text, "intermediate_size", None)
+    if not isinstance(width, int):
+        return None
+    shards: int = vllm_config.parallel_config.tensor_parallel_size
+    return width // shards
 
 
 def has_experts(model_config: Any) -> bool:

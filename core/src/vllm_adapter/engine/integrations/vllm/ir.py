@@ -26,6 +26,15 @@ def bound_operators(model_config: Any) -> list[str]:
     return [table.op for table in (_norm, _fused) if table.find(dtype, width) is not None]
 
 
+def foresee(dtype: torch.dtype, width: int) -> None:
+    """Binds a layer's norm before it is called.
+
+    Raises:
+        UnsupportedCase: it is not bound, and VA_FALLBACK=error.
+    """
+    _norm.find(dtype, width)
+
+
 def provide() -> None:
     """Registers both with vLLM, once a process."""
     from vllm import ir

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import torch
+from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
 
@@ -57,28 +58,19 @@ def replace() -> None:
             put(custom_op, "CustomOp", base, _rotary(custom_op, base))
 
 
-def foresee(vllm_config: Any) -> None:
-    """Binds the activation of the model's configuration before any layer is built.
-
-    Its layers say no width before they are called, when weights are loaded: too late to refuse.
-
-    Raises:
-        UnsupportedCase: no adapter runs it, and VA_FALLBACK=error.
-    """
-    width = era.gated_width(vllm_config)
-    kind = era.activation_of(vllm_config)
-    # `gelu` alone may be the plain one, of a layer without a gate.
-    found = {"silu": _silu, "gelu_pytorch_tanh": _gelu["tanh"]}.get(kind)
-    if found is not None and width is not None:
-        found.find(vllm_config.model_config.dtype, width)
-
-
 def _ways(registry: ModuleType) -> list[str]:
     """Every method that CustomOp may call: by platform, and `native` where it is not enabled."""
     return [name for name in vars(registry.CustomOp) if name.startswith("forward_")]
 
 
-def _activation(registry: ModuleType, base: type, find: Find) -> type:
+def _activation(registry: ModuleType, base: Any, find: Find) -> type:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        base.__init__(self, *args, **kwargs)
+        # It says no width before it is called, when weights are loaded: too late to refuse.
+        width = era.gated_width(get_current_vllm_config())
+        if width is not None:
+            find(self, torch.empty(0, 2 * width))
+
     def way(name: str) -> Any:
         theirs = getattr(base, name)
         is_static = isinstance(vars(base).get(name), staticmethod)
@@ -93,7 +85,8 @@ def _activation(registry: ModuleType, base: type, find: Find) -> type:
 
         return forward
 
-    made: type = subclass(base, {name: way(name) for name in _ways(registry)})
+    members = {"__init__": __init__, **{name: way(name) for name in _ways(registry)}}
+    made: type = subclass(base, members)
     return made
 
 

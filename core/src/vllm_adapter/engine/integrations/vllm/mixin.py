@@ -91,10 +91,6 @@ class PortableMixin(_Platform):
                     hint="VA_FALLBACK=warn leaves them to vLLM",
                 ),
             )
-        if chosen is not None and model is not None:
-            from vllm_adapter.engine.integrations.vllm import layers
-
-            layers.foresee(vllm_config)
         super().check_and_update_config(vllm_config)
         if chosen is not None and chosen.compiler is not None:
             theirs = super().get_compile_backend()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vllm_adapter.engine.device import open_record
-from vllm_adapter.engine.integrations.vllm import layers, linear, policy
+from vllm_adapter.engine.integrations.vllm import layers, linear, norms, policy
 from vllm_adapter.selection import Selection
 from vllm_adapter.settings import Settings
 
@@ -32,3 +32,4 @@ def register(selection: Selection) -> None:
     policy.use(policy.InUse(record.name, device, opened.capability, settings, compiler))
     linear.replace()
     layers.replace()
+    norms.replace()
