@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from vllm_adapter.host.facts import Accelerator, HostFacts, OsFacts, TorchBuild
 from vllm_adapter.host.parsers import (
     collect_env,
+    env_vars,
     lscpu,
     numactl,
     pip_list,
@@ -25,7 +26,9 @@ from vllm_adapter.host.text import clean
 
 pytestmark = pytest.mark.static
 REPORTS = Path(__file__).parents[1] / "data" / "reports"
-CASES = sorted(REPORTS.glob("collect-env/*.txt")) + sorted(REPORTS.glob("ascend/0[79]*.txt"))
+CASES: list[Path] = sorted(REPORTS.glob("collect-env/*.txt")) + sorted(
+    REPORTS.glob("ascend/0[79]*.txt")
+)
 
 
 def read(name: str) -> HostFacts:
@@ -488,12 +491,19 @@ def test_a_case_that_was_cut_says_less_and_nothing_else(path: Path) -> None:
         check_part(only_here("\n".join(lines[:stop])), whole)
 
 
-def only_here(text: str) -> HostFacts:
+@pytest.mark.parametrize("damage", sorted(DAMAGE))
+def test_damage_changes_no_answer_of_a_case(damage: str) -> None:
+    for path in CASES[:: 1 if damage in ("compose", "logged", "indented") else 4]:
+        text = path.read_text("utf-8").rstrip()
+        assert shown(only_here(DAMAGE[damage](text))) == shown(only_here(text)), path.stem
+
+
+def only_here(text: str | bytes) -> HostFacts:
     """What the parsers of software say, without those of tables and matrices."""
     from vllm_adapter.host.merge import merge
 
     report = clean(text)
-    parsers = (surroundings, collect_env, sglang_env, lscpu, pip_list)
+    parsers = (surroundings, collect_env, sglang_env, lscpu, pip_list, env_vars)
     return merge(parser.parse(report) for parser in parsers)
 
 

@@ -31,7 +31,7 @@ _PREFIXES: Final = tuple(
         ("bar", rf"\| ?(?={_TIME})"),
         ("kubernetes", r"\[pod/[^\]\s]+\] ?"),
         ("compose", r"(?!(?:gpu|npu|nic|hl|mlx|card|device|node|ib|name)[\w.-]*\s)"
-         r"[a-z][\w.-]*\s+\| (?=[|+ ]|(?:(?! \| ).)*$)"),
+         r"(?:[a-z][\w.-]*\s+\| (?=[|+ ]|(?:(?! \| ).)*$)|[a-z][\w.-]*-\d+\s+\| (?!\d))"),
         ("ray", r"\([A-Za-z_]+\w*(?: [\w=]+)* pid=\d+(?:, ip=[\d.]+)?\)\s?"),  # engine and Ray
         ("rank", r"\[rank\d+\]:[ ]?|\[\d+,\d+\]<std(?:out|err)>: ?"),
         ("time", _TIME),
@@ -41,7 +41,7 @@ _PREFIXES: Final = tuple(
 _STARTS: Final = re.compile(r"[>|\[(\da-zA-Z]")
 _LOGGED: Final = re.compile(
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d "
-    r"\[?[\w./]+(?:\.py)?:\d+\] "
+    r"\[?[\w./]+(?:\.py)?:\d+\](?: |$)"
 )
 _MARKUP: Final = re.compile(
     r"^\s*(?:```+|~~~+)[\w+-]*\s*$|</?(?:pre|code|details|summary|p|samp)>|<br */?>", re.IGNORECASE
@@ -137,7 +137,7 @@ def _clean(line: str, wrappers: set[str]) -> str:
 
 def _without_repeated_heads(lines: list[Line]) -> list[Line]:
     """vLLM writes its head before each line of one message: there it is a prefix, no content."""
-    heads = [found[0] if (found := _LOGGED.match(line.text)) else "" for line in lines]
+    heads = [found[0].rstrip() if (found := _LOGGED.match(line.text)) else "" for line in lines]
     cleaned = list(lines)
     start = 0
     for stop in range(1, len(lines) + 1):
@@ -146,6 +146,6 @@ def _without_repeated_heads(lines: list[Line]) -> list[Line]:
         head = heads[start]
         if head and stop - start >= _REPEATS:
             for at in range(start, stop):
-                cleaned[at] = Line(lines[at].number, lines[at].text[len(head) :])
+                cleaned[at] = Line(lines[at].number, lines[at].text[len(head) + 1 :])
         start = stop
     return cleaned

@@ -129,6 +129,8 @@ def _items(
         return found, False
     for line in report.lines[head.position + 1 :]:
         item = _INTEL.match(line.text)
+        if not item and not line.text:
+            continue
         if not item:
             return found, True
         found.append((int(item[1]) if item[1] else None, item[2].strip()))

@@ -27,7 +27,7 @@ _PLACES: Final = (  # an assignment in a command, in YAML, in Python
         r"environ\[['\"](?P<name>[A-Z][A-Z0-9_]+)['\"]\]\s*=\s*(?P<value>\"[^\"]*\"|'[^']*')"
     ),
 )
-_BARE: Final = re.compile(r"^(?P<name>[A-Z][A-Z0-9_]{2,})=(?P<value>\S.*|)$")
+_BARE: Final = re.compile(r"^\s*(?P<name>[A-Z][A-Z0-9_]{2,})=(?P<value>\S.*|)$")
 _YAML: Final = re.compile(r"^\s*- name: (?P<name>[A-Z][A-Z0-9_]+)$")
 _YAML_VALUE: Final = re.compile(r"^\s*value: (?P<value>\S.*)$")
 

@@ -77,7 +77,7 @@ def parse(report: Report) -> HostFacts:
         vllm=vllm,
         accelerators=seen,
         drivers=_drivers(report),
-        modules=("amdgpu",) if report.first(re.compile(r"^ROCk module .*is loaded")) else (),
+        modules=("amdgpu",) if report.first(re.compile(r"\bROCk module .*is loaded")) else (),
         packages=tuple(sorted(packages.items())),
     )
 
