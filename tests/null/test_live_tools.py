@@ -171,7 +171,7 @@ def test_a_parser_that_breaks_hides_nothing_else(tmp_path, tools, monkeypatch):
     monkeypatch.setattr("vllm_adapter.host.live_tools.parse_report", broken)
     tools("cnmon", "echo x")
     _, unknown = ask(tmp_path)
-    assert unknown == {"tools.cnmon": "its answer cannot be read: ZeroDivisionError"}
+    assert unknown == {"tools.cnmon": "its answer cannot be read: ZeroDivisionError()"}
 
 
 def test_amd_s_newer_tool_takes_the_place_of_the_older(tmp_path, tools):
@@ -213,6 +213,14 @@ def test_a_tool_speaks_english_and_reads_nothing(tmp_path, tools):
     tools("cnmon", 'echo "$LC_ALL" "$(cat)" end')
     facts, _ = ask(tmp_path)
     assert "C  end" in [line.text for line in facts.report]
+
+
+def test_another_kind_of_system_asks_no_tool_and_says_so(tmp_path, tools, monkeypatch):
+    monkeypatch.setattr("vllm_adapter.host.live_tools._POSIX", False)
+    tools("cnmon", "echo x")
+    facts, unknown = ask(tmp_path)
+    assert facts == HostFacts()
+    assert list(unknown) == ["tools"]
 
 
 def test_each_end_is_told(tmp_path, tools):

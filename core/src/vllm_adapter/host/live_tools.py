@@ -49,6 +49,7 @@ TOOLS: Final = (
     Tool("hygon", "hy-smi", ("", "--showtopo"), (), ("/opt/hyhal/bin",)),
     Tool("iluvatar", "ixsmi", ("", "topo -m"), (), ("/usr/local/corex/bin",)),
 )
+_POSIX: Final = os.name == "posix"
 _DRIVER_CHILD: Final = Path(__file__).with_name("_driver_child.py")
 _LIBRARIES: Final = "libnvidia-ml.so.1"
 
@@ -76,6 +77,9 @@ def ask_tools(
     `tree.unknown` gets what no tool could say. `told` is called with how many have ended, and of
     how many. `report` holds the answers line by line, each below its command.
     """
+    if not _POSIX:
+        tree.missing("tools", "the vendors' tools: they are asked on Linux and its like alone")
+        return HostFacts()
     calls = _plan(tree, seen, environ)
     count = 0
 
@@ -183,7 +187,7 @@ def _parsed(tree: Tree, name: str, text: str) -> HostFacts:
         return parse_report(text)
     except Exception as error:
         # a tool's answer that breaks a parser of ours must not hide all other facts
-        tree.missing(f"tools.{name}", f"its answer cannot be read: {type(error).__name__}")
+        tree.missing(f"tools.{name}", f"its answer cannot be read: {error!r}")
         return HostFacts()
 
 
