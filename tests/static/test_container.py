@@ -164,6 +164,14 @@ def test_keys_that_depend_on_the_driver_or_the_family():
     assert key(order(*some("ascend", 1, name="310P3"))) == "huawei.com/Ascend310P"
 
 
+def test_a_pod_counts_intels_cards_and_not_their_stacks():
+    pvc = Accelerator("xpu", 0, "xpu-smi", name="Data Center GPU Max 1550", bdf="0000:29:00.0")
+    asked = order(pvc)
+    assert len(asked.devices) == 2
+    (count,) = pod(asked, "i")[0]["spec"]["containers"][0]["resources"]["limits"].values()
+    assert count == 1
+
+
 def test_a_pods_groups_are_numbers_or_said_to_be_unknown():
     nodes = (node("/dev/kfd", 109), node("/dev/dri/renderD128", 44))
     asked = order(*some("rocm", 1), nodes=nodes)

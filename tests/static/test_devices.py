@@ -482,3 +482,31 @@ def test_any_part_of_a_report_gives_a_choice(share):
         choice = box.choose()
         assert choice.sentence and all(one.reason for one in choice.rejected)
         json.dumps([one.to_json() for one in box.candidates()] + [choice.to_json()])
+
+
+def test_mig_without_an_instance_serves_nothing():
+    choice = manager(smi(0, partition="MIG"), smi(1)).choose()
+    assert chosen(choice) == ["cuda:1"] and "MIG is on" in reasons(choice)["cuda:0"]
+    split = manager(smi(0, partition="MIG"), smi(0, uuid="MIG-1", gib=20, partition="3g.20gb"))
+    assert [d.uuid for d in split.inventory.devices] == ["MIG-1"]
+    assert chosen(split.choose()) == ["cuda:0"]
+
+
+def test_one_process_one_mig_instance():
+    two = tuple(smi(0, uuid=f"MIG-{n}", gib=20, partition="3g.20gb") for n in (1, 2))
+    box = manager(*two, smi(1, gib=24))
+    choice = box.choose()
+    assert chosen(choice) == ["cuda:0"] and "kind with the most memory" in choice.sentence
+    assert "single MIG instance" in reasons(choice)["cuda:1"]
+    assert "another kind" in reasons(choice)["cuda:2"]
+    (role,) = roles(box, "main=cuda:2")
+    assert env(role)["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_kinds_of_unknown_memory_are_said_to_be():
+    other = Accelerator("rocm", 0, "rocm-smi")
+    bare = Accelerator("cuda", 0, "nvidia-smi")
+    choice = manager(other, bare).choose()
+    assert chosen(choice) == ["rocm:0"] and "nothing tells their memory" in choice.sentence
+    more = manager(other, bare, Accelerator("cuda", 1, "nvidia-smi")).choose()
+    assert chosen(more) == ["cuda:0", "cuda:1"] and "of which there are most" in more.sentence

@@ -30,8 +30,10 @@ def pod(order: Order, image: str) -> tuple[dict[str, Any], tuple[Flag, ...]]:
     mounts: list[dict[str, Any]] = []
     if order.devices:
         key, source, why = _resource(order)
-        container["resources"] = {"limits": {key: len(order.devices)}}
-        reasons.append(Flag((f"{key}: {len(order.devices)}",), why, source))
+        cards = {device.bdf or device.id for device in order.devices}
+        count = len(cards) if order.recipe.cards else len(order.devices)
+        container["resources"] = {"limits": {key: count}}
+        reasons.append(Flag((f"{key}: {count}",), why, source))
     env = [item.value.partition("=") for item in items if item.kind == "env"]
     reasons += [Flag((item.value,), item.why, item.source) for item in items if item.kind == "env"]
     if env:

@@ -37,13 +37,15 @@ class Item:
 class Recipe:
     """The items of one vendor. `whole`: the nodes give all devices, so a variable must choose.
 
-    `resource` is the device plug-in's key; "{driver}" and "{family}" in it are filled in.
+    `resource` is the device plug-in's key, with "{driver}" and "{family}" filled in. It counts
+    devices, or with `cards` cards.
     """
 
     items: tuple[Item, ...]
     resource: str = ""
     resource_source: str = ""
     whole: bool = False
+    cards: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -183,6 +185,7 @@ RECIPES: Final[Mapping[str, Recipe]] = {
         "gpu.intel.com/{driver}",
         "vendor docs",
         whole=True,
+        cards=True,
     ),
     "ascend": Recipe(
         (

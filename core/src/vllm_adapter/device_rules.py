@@ -147,6 +147,16 @@ def _integrated(device: Device, context: Context) -> Refusal | None:
     )
 
 
+def _empty_mig(device: Device, context: Context) -> Refusal | None:
+    del context
+    if device.partition != "MIG":  # an instance has its profile's name there
+        return None
+    return Refusal(
+        "MIG is on, and no instance of it is told of: the whole GPU runs nothing",
+        "list the instances with `nvidia-smi -L`, or make one with `nvidia-smi mig -cgi`",
+    )
+
+
 def _old_arch(device: Device, context: Context) -> Refusal | None:
     torch, arch = context.facts.torch, (device.arch or "").split(":")[0]
     archs = torch.archs if torch else ()
@@ -286,6 +296,7 @@ _RULES: Final[tuple[Callable[[Device, Context], Refusal | None], ...]] = (
     _denied,
     _other_type,
     _unhealthy,
+    _empty_mig,
     _no_node,
     _old_arch,
     _old_driver,

@@ -142,11 +142,15 @@ class DeviceManager:
         groups = _groups(one for one in candidates if one.usable)
         if not groups:
             return self._without_device(candidates, notes)
-        best = max(groups, key=self._worth)
+        best = max(groups, key=self._worth)  # of equal ones the first
         rejected = [one for one in candidates if not one.usable]
         for group in groups:
             if group is not best:
                 rejected += [_left(one, best[0]) for one in group]
+        why = _why(best, groups)
+        if best[0].device.vendor == "cuda" and best[0].device.partition:
+            rejected += [_another_instance(one, best[0]) for one in best[1:]]
+            best = best[:1]
         notes += _torch_notes(best, self.facts)
         order = {one.device.id: i for i, one in enumerate(candidates)}
         rejected.sort(key=lambda one: order[one.device.id])
@@ -155,16 +159,16 @@ class DeviceManager:
             tuple(rejected),
             False,
             self.settings.fallback,
-            _said(best, len(groups) > 1),
+            _said(best) + why,
             tuple(notes),
         )
 
-    def _worth(self, group: list[Candidate]) -> tuple[int, int, int, str]:
+    def _worth(self, group: list[Candidate]) -> tuple[int, int, int]:
         """VA_ADAPTERS' order first; then memory, then the number of devices."""
         order, vendor = self.settings.adapters.order, group[0].device.vendor
         asked = -order.index(vendor) if vendor in order else -len(order)
         memory = sum(one.device.memory_total_bytes or 0 for one in group)
-        return asked, memory, len(group), vendor
+        return asked, memory, len(group)
 
     def _without_device(self, candidates: tuple[Candidate, ...], notes: list[str]) -> Choice:
         adapters, policy = self.settings.adapters, self.settings.fallback
@@ -223,11 +227,9 @@ def _alike(one: Device, other: Device) -> bool:
         (one.pci_id, other.pci_id),
         (one.memory_total_bytes, other.memory_total_bytes),
         (one.arch, other.arch),
-        (one.partition, other.partition),
     )
-    return one.vendor == other.vendor and all(
-        mine is None or theirs is None or mine == theirs for mine, theirs in pairs
-    )
+    same = (one.vendor, one.partition) == (other.vendor, other.partition)
+    return same and all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
 
 
 def _left(one: Candidate, best: Candidate) -> Candidate:
@@ -244,7 +246,13 @@ def _left(one: Candidate, best: Candidate) -> Candidate:
     return Candidate(device, (refusal,), one.warnings, one.adapter)
 
 
-def _said(best: list[Candidate], several: bool) -> str:
+def _another_instance(one: Candidate, best: Candidate) -> Candidate:
+    step = f"give it a role: --role main={best.device.id} --role light={one.device.id}"
+    refusal = Refusal("a CUDA process sees a single MIG instance", step, hard=False)
+    return Candidate(one.device, (refusal,), one.warnings, one.adapter)
+
+
+def _said(best: list[Candidate]) -> str:
     devices = [one.device for one in best]
     titles = dict.fromkeys(d.title for d in devices if d.name or d.pci_id)
     memory = next((d.memory_total_bytes for d in devices if d.memory_total_bytes), None)
@@ -253,8 +261,18 @@ def _said(best: list[Candidate], several: bool) -> str:
     what = next(iter(titles), f"{devices[0].vendor_name} device")
     some = sum(1 for d in devices if d.name or d.pci_id)
     unsaid = f" ({len(best) - some} of them without a name)" if 0 < some < len(best) else ""
-    why = ", the group with the most memory" if several else ""
-    return f"{len(best)} x {what}{size}{shared}{unsaid}{why}"
+    return f"{len(best)} x {what}{size}{shared}{unsaid}"
+
+
+def _why(best: list[Candidate], groups: list[list[Candidate]]) -> str:
+    """Why this group of several."""
+    if len(groups) < 2:
+        return ""
+    if any(one.device.memory_total_bytes for one in best):
+        return ", the kind with the most memory in all"
+    if len(best) > max(len(group) for group in groups if group is not best):
+        return ", the kind of which there are most"
+    return ", the first of several kinds; nothing tells their memory, so name one with --role"
 
 
 def _torch_notes(chosen: Sequence[Candidate], facts: HostFacts) -> list[str]:

@@ -97,7 +97,7 @@ def environment_for(devices: Sequence[Device], siblings: Sequence[Device]) -> En
     if row is None or row.visible is None:
         return Environment((), (), ("no variable is known here that limits what it sees",))
     if vendor == "cuda":
-        return _cuda(devices, numbers)
+        return _cuda(devices)
     if vendor in ("rocm", "hygon"):
         return Environment(
             (("HIP_VISIBLE_DEVICES", numbers),),
@@ -117,11 +117,14 @@ def environment_for(devices: Sequence[Device], siblings: Sequence[Device]) -> En
     return Environment(((row.visible, numbers),))
 
 
-def _cuda(devices: Sequence[Device], numbers: str) -> Environment:
+def _cuda(devices: Sequence[Device]) -> Environment:
     order = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if any(device.partition for device in devices):
         ids = [device.uuid for device in devices]
         if not all(ids):
             return Environment((), (), ("a MIG instance goes by its UUID: `nvidia-smi -L`",))
-        return Environment((order, ("CUDA_VISIBLE_DEVICES", ",".join(filter(None, ids)))))
-    return Environment((order, ("CUDA_VISIBLE_DEVICES", numbers)))
+        more = ("a CUDA process sees the first MIG instance alone",) if len(ids) > 1 else ()
+        variables = (order, ("CUDA_VISIBLE_DEVICES", ",".join(filter(None, ids))))
+        return Environment(variables, (), more)
+    numbers = [str(d.index if d.physical is None else d.physical) for d in devices]
+    return Environment((order, ("CUDA_VISIBLE_DEVICES", ",".join(numbers))))

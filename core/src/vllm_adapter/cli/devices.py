@@ -117,7 +117,7 @@ def _row(one: Candidate, chosen: set[str]) -> tuple[str | int | None, ...]:
         size = f"{size} system" if size else "system"
     state = "chosen" if device.id in chosen else "left" if one.usable else "not used"
     part = f" {device.partition}" if device.partition else ""
-    die = f" die {device.die}" if device.die else ""
+    die = f" die {device.die}" if device.die and not part else ""
     title = f"{device.title}{part}{die}"
     return device.id, title, device.arch, size, device.bdf, device.numa_node, state
 

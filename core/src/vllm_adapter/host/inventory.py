@@ -145,7 +145,7 @@ def _device(one: Accelerator) -> Device:
 
 
 def _is_instance(one: Accelerator) -> bool:
-    return (one.partition or "").startswith(("GI ", "MIG", *"1234567"))
+    return (one.partition or "").startswith(("GI ", *"1234567"))
 
 
 def _without_parents(listed: list[Accelerator], notes: list[str]) -> list[Accelerator]:
