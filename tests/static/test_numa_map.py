@@ -105,6 +105,26 @@ def test_a_list_that_cannot_be_read_gives_no_flags(value: str) -> None:
     assert found.flags == () and "CUDA_VISIBLE_DEVICES" in found.sentence
 
 
+def test_a_list_of_uuids() -> None:
+    uuids = ["GPU-1a", "GPU-1b", "GPU-2c", "GPU-3d"]
+    facts = box(
+        device=lambda i: {"uuid": uuids[i]},
+        environment=(("CUDA_VISIBLE_DEVICES", "GPU-3d,gpu-1B"),),
+    )
+    assert of(facts).devices == ("GPU3", "GPU1")
+    vague = box(
+        device=lambda i: {"uuid": uuids[i]}, environment=(("CUDA_VISIBLE_DEVICES", "GPU-1"),)
+    )
+    assert of(vague).flags == ()
+
+
+def test_unlike_cards_are_counted_by_bus_address_only_if_cuda_is_told() -> None:
+    names = ["NVIDIA A100-PCIE-40GB", "NVIDIA L4", "NVIDIA L4", "NVIDIA L4"]
+    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in of(box(names=names)).sentence
+    told = box(names=names, environment=(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),))
+    assert "CUDA_DEVICE_ORDER" not in of(told).sentence
+
+
 def test_two_lists_at_once_give_no_flags() -> None:
     both = (("HIP_VISIBLE_DEVICES", "0"), ("ROCR_VISIBLE_DEVICES", "1"))
     assert of(box(vendor="rocm", environment=both)).flags == ()

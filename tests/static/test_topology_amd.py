@@ -170,6 +170,23 @@ def test_a_cut_report_never_says_anything_else(path: Path, share: float) -> None
         assert found in ((), nodes(right)[index])
 
 
+def test_bandwidths_unknown_words_and_no_direct_link() -> None:
+    text = (
+        "=========== Bandwidth ===========\n       GPU0   GPU1   GPU2\n"
+        "GPU0   N/A   50000-64000   0-0\nGPU1   50000-64000   N/A   0-0\n"
+        "GPU2   0-0   0-0   N/A\n"
+        "=========== Link Type between two GPUs ===========\n       GPU0   GPU1   GPU2\n"
+        "GPU0   0   XGMI   Unknown\nGPU1   XGMI   0   PCIE\nGPU2   Unknown   PCIE   0\n"
+        "=========== Weight between two GPUs ===========\n       GPU0   GPU1   GPU2\n"
+        "GPU0   0   15   None\nGPU1   15   0   40\nGPU2   None   40   0\n=====\n"
+    )
+    (matrix,) = said(text).links
+    found = {(link.first, link.second): link for link in matrix.links}
+    assert found["GPU0", "GPU1"].bandwidth_mb_s == 64000 and found["GPU0", "GPU1"].weight == 15
+    assert ("GPU0", "GPU2") not in found
+    assert (found["GPU1", "GPU2"].text, found["GPU1", "GPU2"].weight) == ("PCIE", 40)
+
+
 def test_a_damaged_row_is_left_out_and_told() -> None:
     text = read("08-4xpcie-weight52-numa-permuted.txt")
     damaged = text.replace("GPU1   52           0            52", "GPU1   52           0  ", 1)

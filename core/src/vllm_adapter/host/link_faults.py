@@ -47,11 +47,15 @@ def _inner(domain: Domain, pairs: Sequence[Pair]) -> list[Pair]:
 def _asymmetric(pairs: Sequence[Pair]) -> Iterator[Problem]:
     for pair in pairs:
         if pair.reverse is not None:
+            fabric = pair.reverse.kind.fast
+            why = (
+                "a link is down or was trained badly" if fabric else "was the table pasted whole?"
+            )
             yield Problem(
                 "asymmetric",
                 (pair.first, pair.second),
                 f"{pair.first} and {pair.second}: {pair.link.shown} one way and "
-                f"{pair.reverse.shown} the other; a link is down or was trained badly",
+                f"{pair.reverse.shown} the other; {why}",
             )
 
 

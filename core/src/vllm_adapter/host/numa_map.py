@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vllm_adapter.host.facts import HostFacts
     from vllm_adapter.host.topology_types import TopoDevice
 
+_ORDER: Final = "CUDA_DEVICE_ORDER"
 _ROCM: Final = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
@@ -81,11 +82,14 @@ def _map(vendor: str, devices: Sequence[TopoDevice], facts: HostFacts, *, alone:
     flags = ["--numa-bind", "--numa-bind-nodes", *map(str, nodes)]
     if all(cpus):
         flags += ["--numa-bind-cpus", *cpus]
-        end = "and to its CPUs"
+        end = " and to its CPUs"
     else:
         cpus = ()
         end = "; its CPUs are not known, numactl takes all of the node"
-    sentence = f"each worker is bound to the memory of its device's node {end}".replace(" ;", ";")
+    sentence = f"each worker is bound to the memory of its device's node{end}"
+    names = {device.name for device in chosen if device.name}
+    if vendor == "cuda" and len(names) > 1 and facts.variable(_ORDER) != "PCI_BUS_ID":
+        sentence += f"; the cards differ: set {_ORDER}=PCI_BUS_ID, or CUDA counts them otherwise"
     return NumaMap(vendor, labels, sentence, nodes, cpus, tuple(flags))
 
 
@@ -129,19 +133,26 @@ def _visible(
     if len(set(told.values())) > 1 or ("ROCR_VISIBLE_DEVICES" in told and len(told) > 1):
         return f"no binding: {' and '.join(told)} are both set: unset all but one"
     name, value = next(iter(told.items()))
-    by_index = {device.index: device for device in devices}
-    parts = [part.strip() for part in value.split(",")]
     if value.strip().lower() == "all":
         return devices
-    if not all(part.isdigit() and int(part) in by_index for part in parts):
-        return (
-            f"no binding: {name}={value} names devices that are not among those seen here by "
-            "number: give the numbers of this list"
-        )
-    numbers = [int(part) for part in parts]
-    if len(set(numbers)) != len(numbers) or len(by_index) != len(devices):
-        return f"no binding: {name}={value} does not name each device once"
-    return [by_index[number] for number in numbers]
+    chosen: list[TopoDevice] = []
+    for part in value.split(","):
+        named = [device for device in devices if _is_named(device, part.strip())]
+        if len(named) != 1 or named[0] in chosen:
+            return (
+                f"no binding: {name}={value} does not name devices of this list once each, by "
+                "number or UUID"
+            )
+        chosen += named
+    return chosen
+
+
+def _is_named(device: TopoDevice, part: str) -> bool:
+    """By its number, or by the beginning of its UUID, as CUDA and ROCm take it."""
+    if part.isascii() and part.isdigit():
+        return device.index == int(part)
+    head = part.lower()
+    return len(head) > len("gpu-") and (device.uuid or "").lower().startswith(head)
 
 
 def _names(vendor: str) -> tuple[str, ...]:

@@ -108,7 +108,9 @@ def _rows(
 def _told(device: Device) -> Accelerator:
     """What its tool told of it, with what the inventory joined to that."""
     told = device.told or Accelerator(device.vendor, device.index, "PCI")
-    return replace(told, index=device.index, name=device.name or told.name, bdf=device.bdf)
+    return replace(
+        told, index=device.index, name=device.name or told.name, bdf=device.bdf, uuid=device.uuid
+    )
 
 
 def _known(name: str, index: int, box: Sequence[Device]) -> Device | None:
@@ -133,6 +135,7 @@ def _device(label: str, device: Accelerator, place: Place) -> TopoDevice:
         place.cpus,
         device.memory_nodes,
         place.outside_cpuset,
+        device.uuid,
     )
 
 

@@ -29,6 +29,7 @@ class TopoDevice:
     cpus: tuple[int, ...] = ()
     memory_nodes: tuple[int, ...] = ()
     outside_cpuset: bool = False
+    uuid: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -38,6 +39,7 @@ class TopoDevice:
             "index": self.index,
             "name": self.name,
             "bdf": self.bdf,
+            "uuid": self.uuid,
             "numa_node": self.numa_node,
             "place": self.place,
             "cpus": numactl_list(self.cpus),

@@ -14,7 +14,7 @@ from vllm_adapter.host.text import Report
 
 _TITLES: Final = re.compile(
     r"\b(weight|hops|link type|(?:link )?access(?:ibility)?|(?:numa )?(?:bw|bandwidth))"
-    r" (?:between two [A-Za-z]+|table\b)",
+    r" (?:between two [A-Za-z]+|table\b|={4,})",
     re.IGNORECASE,
 )
 _OTHER_TITLE: Final = re.compile(r"={4,}|\bTABLE\b")
@@ -22,13 +22,13 @@ _LABEL: Final = re.compile(
     r"(?:GPU|HCU|DCU)\d{1,3}|[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"
 )
 _CELLS: Final = {
-    "weight": re.compile(r"\d{1,5}|N/?A"),
-    "hops": re.compile(r"\d{1,3}|N/?A"),
-    "type": re.compile(r"0|[A-Z][A-Z0-9_]*|N/?A"),
+    "weight": re.compile(r"\d{1,5}|N/?A|None"),
+    "hops": re.compile(r"\d{1,3}|N/?A|None"),
+    "type": re.compile(r"0|[A-Za-z][A-Za-z0-9_]*|N/?A"),
     "access": re.compile(r"TRUE|FALSE|ENABLED|DISABLED|SELF|N/?A", re.IGNORECASE),
     "bandwidth": re.compile(r"\d{1,9}-\d{1,9}|N/?A"),
 }
-_SELF: Final = {"0", "SELF", "N/A", "NA"}
+_SELF: Final = {"0", "SELF", "N/A", "NA", "NONE"}
 MIN_WEIGHT: Final = 13
 """The least weight of a link: one inside a socket. XGMI has 15, PCIe 20; less is a cut number.
 

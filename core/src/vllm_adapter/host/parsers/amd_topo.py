@@ -32,6 +32,7 @@ _PAIR: Final = re.compile(
 )
 _AMD_SMI_JSON: Final = re.compile(r'\[\s*\{\s*"gpu"\s*:')
 _BDF: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_NOTHING: Final = {"0", "N/A", "NA", "NONE", "UNKNOWN", "NOT_SUPPORTED"}
 _HYGON: Final = re.compile(r"\b[HD]CU(?:\[\d|\d)|\bhy-smi\b")
 
 
@@ -197,7 +198,7 @@ def _matrices(one: _Said, vendor: str) -> list[LinkMatrix]:
 
 
 def _word(text: str | None) -> str | None:
-    return None if text is None or text in ("0", "N/A", "NA", "UNKNOWN") else text
+    return None if text is None or text in _NOTHING else text
 
 
 def _number(text: str | None) -> int | None:
