@@ -419,6 +419,14 @@ def test_two_of_eight_that_a_job_was_given():
     assert all("/dev/nvidia* is not here" in why for why in reasons(choice).values())
 
 
+def test_some_nodes_and_nothing_that_tells_whose():
+    bus = tuple(PciDevice(f"0000:{n}b:00.0", "10de", "2335", "0x030200") for n in range(1, 9))
+    here = nodes("/dev/nvidia3", "/dev/nvidia5", "/dev/nvidiactl")
+    choice = manager(pci=bus, nodes=here, live=True, records=CUDA_OK).choose()
+    assert "2 of the host's devices are passed through" in reasons(choice)["cuda:3"]
+    assert "nvidia-smi -L" in choice.rejected[0].next_step
+
+
 def test_nodes_that_this_user_may_not_open():
     paths = ("/dev/nvidia3", "/dev/nvidiactl")
     shut = nodes(*paths, shut=("/dev/nvidia3",))

@@ -217,6 +217,13 @@ def _no_node(device: Device, context: Context) -> Refusal | None:
             missing.append("/dev/dri/renderD*")
         if row.numbered and not device.nodes and not _reachable(device, context):
             missing.append(row.numbered[0].format(n="*"))
+        some = _numbered_nodes(device, context) if row.own_numbers else []
+        told = any(one.physical is not None for one in context.inventory.of(device.vendor))
+        if some and not told and len(missing) == 1:
+            return Refusal(
+                f"{len(some)} of the host's devices are passed through, and nothing tells which",
+                f"run `{row.tool}`, or `vllm-adapter devices` where that tool is",
+            )
         if missing:
             return Refusal(
                 f"present on the host, but {', '.join(missing)} is not here: not passed through, "

@@ -24,7 +24,7 @@ A role is a process of its own: the variables that it needs are printed. The CPU
 alone (VA_FALLBACK=error | warn | allow).
 
 exit code: 0 if a device was chosen, or the CPU under VA_FALLBACK=allow; 1 if nothing, or only the
-CPU, is left, or a role's device cannot be used; 2 for bad input
+CPU, is left; with --role 0 if each device named can be used, else 1; 2 for bad input
 """
 _HEADERS: Final = ("DEVICE", "NAME", "ARCH", "MEMORY", "BUS", "NUMA", "STATUS")
 _GIB: Final = 1 << 30
