@@ -30,6 +30,7 @@ MANIFEST = {
     "device": {"torch_type": "acme", "torch_module": "torch_acme"},
     "match": [{"pci_vendor": "fff1"}],
     "plugin": "vllm_adapter_acme.plugin:Plugin",
+    "tested_on": [],
 }
 DESCRIPTOR = {
     "schema": "vllm-adapter/capability/1.0",
@@ -38,6 +39,7 @@ DESCRIPTOR = {
         "capacity_bytes": 1 << 34,
         "source": {"kind": "datasheet", "reference": "/opt/acme/lib/manual.pdf, page 3"},
     },
+    "vllm": {"dist_backend": "acmecl", "visible_devices_variable": None},
     "operators": {
         "rms_norm": {
             "support": "full",
@@ -182,6 +184,31 @@ FAULTS = {
         change("descriptor/memory", {"capacity_bytes": 1 << 34}),
         "L0.descriptor.sources",
         "/memory/capacity_bytes",
+    ),
+    "guesses": (
+        change("descriptor/memory/source", {"kind": "assumed"}),
+        "L0.descriptor.assumed",
+        "1",
+    ),
+    "nothing said of hardware": (
+        lambda package: package.manifest.pop("tested_on"),
+        "L0.manifest.hardware",
+        "no such key",
+    ),
+    "tested on what is not there": (
+        change("manifest/tested_on", ["a2"]),
+        "L0.manifest.hardware",
+        "a2",
+    ),
+    "measured, and never run": (
+        change("descriptor/memory/source", {"kind": "measured"}),
+        "L0.manifest.hardware",
+        "1 of them",
+    ),
+    "no collectives": (
+        change("descriptor/vllm", {"visible_devices_variable": "ACME_VISIBLE_DEVICES"}),
+        "L0.descriptor.vllm",
+        "no dist_backend",
     ),
     "limits": (
         change(f"{RMS}limits", {"hidden": {"min": 17, "max": 31, "multiple_of": 16}}),

@@ -154,10 +154,10 @@ def test_find_has_a_message_for_each_way_of_not_being_there(site, seen):
     with pytest.raises(AdapterError, match=r"is installed but broken: .*table of devices") as bad:
         registry.find("raises", Settings(), HOST)
     assert "_probe_child raises" in bad.value.hint
-    npu = PciDevice("0000:c1:00.0", "19e5", "d802", "0x120000")
+    card = PciDevice("0000:c1:00.0", "9999", "0a01", "0x038000")
     with pytest.raises(AdapterError, match="no adapter for it is installed") as device:
-        registry.find("ascend", Settings(), HostFacts(os=HOST.os, pci=(npu,)))
-    assert device.value.hint == "run `pip install vllm-adapter-ascend`"
+        registry.find("metax", Settings(), HostFacts(os=HOST.os, pci=(card,)))
+    assert device.value.hint == "run `pip install vllm-adapter-metax`"
 
 
 def test_find_takes_an_absent_adapter_only_if_asked_to(site, seen):

@@ -43,6 +43,7 @@ def build(
             "files": dict(fingerprint.adapter),
             "editable": record.editable,
             "emulated": target.emulated,
+            **_tested_on(target),
         },
         "level_asked": level,
         "level_reached": claims.level_reached(rules, level, mustpass.committed()),
@@ -132,6 +133,13 @@ def write(path: Path, document: Mapping[str, Any]) -> None:
     """
     make_room(path)
     write_atomic(path, canonical(document) + "\n")
+
+
+def _tested_on(target: Target) -> dict[str, list[str]]:
+    manifest = target.record.manifest
+    if manifest is None or manifest.tested_on is None:
+        return {}
+    return {"tested_on": list(manifest.tested_on)}
 
 
 def _rule(rule: Rule, plan: Plan, results: Mapping[str, Result]) -> dict[str, Any]:

@@ -120,6 +120,8 @@ def _reservations(document: Document) -> str:
     notes = []
     if document["emulated"]:
         notes.append("emulated device: this says nothing of a chip")
+    elif document["device"] is None and "tested_on" in document["adapter"]:
+        notes.append(_hardware(document["adapter"]["tested_on"]))
     elif is_stand_in(document):
         notes.append("the CPU stands in for the device: this says nothing of a chip")
     if "VA_CAPABILITY" in document["settings"]:
@@ -127,6 +129,10 @@ def _reservations(document: Document) -> str:
     if document["grade"] == "development":
         notes.append("development grade")
     return f" ({'; '.join(notes)})" if notes else ""
+
+
+def _hardware(tested: Sequence[str]) -> str:
+    return f"run on hardware: {', '.join(tested)} alone" if tested else "not run on hardware"
 
 
 def is_stand_in(document: Document) -> bool:

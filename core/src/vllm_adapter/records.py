@@ -100,6 +100,13 @@ class AdapterRecord:
         """The status as shown to people."""
         return "not probed" if self.status is None else self.status.value
 
+    def has_run(self, device: DeviceRecord) -> bool | None:
+        """Whether the manifest says that a device's descriptor has run on hardware."""
+        tested = None if self.manifest is None else self.manifest.tested_on
+        if tested is None or device.capability_file is None:
+            return None
+        return device.capability_file.stem in tested
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object for `--json` and for the probing child; `from_json` reads it back."""
         manifest = self.manifest
@@ -117,7 +124,11 @@ class AdapterRecord:
             "editable": self.editable,
             "requires_torch": list(self.requires_torch),
             "evidence": list(self.evidence),
-            "devices": [device.to_json() for device in self.devices],
+            "tested_on": None if manifest is None else _list(manifest.tested_on),
+            "devices": [
+                device.to_json() | {"run_on_hardware": self.has_run(device)}
+                for device in self.devices
+            ],
         }
 
     @classmethod
@@ -139,3 +150,7 @@ class AdapterRecord:
             evidence=tuple(raw["evidence"]),
             devices=tuple(DeviceRecord.from_json(device) for device in raw["devices"]),
         )
+
+
+def _list(values: tuple[str, ...] | None) -> list[str] | None:
+    return None if values is None else list(values)

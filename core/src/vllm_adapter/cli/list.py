@@ -82,8 +82,27 @@ def _print(records: Sequence[AdapterRecord], unserved: Mapping[str, str]) -> Non
                     print(f"  {clean(line)}")
     for name, reason in unserved.items():
         _explain(name, "not installed", reason, _install(name))
+    for line in _hardware(records):
+        print(f"\n{clean(line)}")
     if any(record.status is None for record in records):
         print("\nnot probed: run `vllm-adapter list --probe`")
+
+
+def _hardware(records: Sequence[AdapterRecord]) -> list[str]:
+    """What of the adapters was never run on the hardware that it is for."""
+    lines = []
+    never = [r.name for r in records if r.manifest is not None and r.manifest.tested_on == ()]
+    if never:
+        lines.append(f"not run on hardware: {', '.join(never)} (written from documents alone)")
+    for record in records:
+        for device in record.devices:
+            if record.name not in never and record.has_run(device) is False:
+                assert device.capability_file is not None
+                lines.append(
+                    f"{device.torch} ({device.name}): its descriptor {device.capability_file.stem} "
+                    "was not run on hardware"
+                )
+    return lines
 
 
 def _explain(name: str, status: str, reason: str, next_step: str) -> None:

@@ -18,6 +18,8 @@ from vllm_adapter.manifest import check_match
 
 _MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 _PCI_KEYS: Final = ("pci_vendor", "pci_device", "pci_class")
+_LISTED: Final = 4
+"""More ids than this are counted in a sentence, and not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +141,14 @@ def _pci_key(
     wanted: Mapping[str, tuple[str, ...]], devices: tuple[PciDevice, ...], host: HostFacts
 ) -> _Key:
     words = {"pci_vendor": "vendor", "pci_device": "device", "pci_class": "class"}
-    named = ", ".join(f"{words[key]} {' or '.join(values)}" for key, values in wanted.items())
+    named = ", ".join(f"{words[key]} {_or(values)}" for key, values in wanted.items())
     place = host.where("pci")
     seen = f"{place} cannot be read" if place else f"not among {len(host.pci)} PCI devices"
     return _Key(bool(devices), tuple(str(d) for d in devices), f"a PCI device of {named} ({seen})")
+
+
+def _or(values: tuple[str, ...]) -> str:
+    return " or ".join(values) if len(values) <= _LISTED else f"among {len(values)} known ones"
 
 
 def _node_key(values: tuple[str, ...], host: HostFacts) -> _Key:
