@@ -1,0 +1,1 @@
+"""Intel discrete GPUs as devices."""
