@@ -1,0 +1,1 @@
+"""Huawei Ascend NPUs as devices."""
