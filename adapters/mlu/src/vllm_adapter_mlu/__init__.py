@@ -1,0 +1,1 @@
+"""Cambricon MLUs as devices."""
