@@ -1,0 +1,1 @@
+"""Biren GPUs as devices."""
