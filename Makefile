@@ -4,7 +4,9 @@
 PY ?= python3
 V := .venv/bin/python
 PIP := $(V) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-PACKAGES := schemas core conformance template adapters/cpu adapters/cuda
+PACKAGES := schemas core conformance template \
+	adapters/cpu adapters/cuda adapters/rocm adapters/xpu adapters/ascend adapters/gaudi \
+	adapters/musa adapters/mlu adapters/biren
 SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
 
 .PHONY: demo test test-fast test-vllm lint docs clean
