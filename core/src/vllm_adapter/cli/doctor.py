@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.cli.findings import print_findings
 from vllm_adapter.cli.output import clean, emit_json
-from vllm_adapter.cli.report_option import add_report, host_facts, live_facts
+from vllm_adapter.cli.report_option import add_report, host_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(_document(facts, findings))
     else:
-        print(_box_line(facts))
+        print(_box_line(facts, live=args.report is None))
         print_findings(findings)
     return 1 if wrong else 0
 
@@ -79,14 +79,15 @@ def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def _box_line(facts: HostFacts) -> str:
+def _box_line(facts: HostFacts, *, live: bool) -> str:
     """What was examined, in one line."""
     counted: dict[str, int] = {}
     for one in facts.accelerators:
         name = clean(one.name or one.vendor)
         counted[name] = counted.get(name, 0) + 1
     devices = ", ".join(f"{count} x {name}" for name, count in counted.items())
-    lines = f"{len(facts.report)} lines of a report" if facts.report else "this machine"
+    lines = f"{len(facts.report)} lines of a report" if facts.report else "facts of a machine"
+    lines = "this machine" if live else lines
     torch = facts.torch.version if facts.torch else None
     return f"{lines}: {devices or 'no accelerator seen'}; torch {clean(torch or 'not seen')}"
 
@@ -97,7 +98,7 @@ def _bundle(args: argparse.Namespace) -> int:
     path = Path(args.bundle)
     if not args.force:
         refuse_to_replace(path)
-    write_bundle(path, live_facts(), force=args.force)
+    write_bundle(path, host_facts(args), force=args.force)
     if args.json:
         emit_json({"bundle": args.bundle})
     else:
