@@ -42,6 +42,7 @@ SAMPLES = {
         "tool_outputs/nvidia-smi-mig.txt",
         "tool_outputs/nvidia-smi-query.csv.txt",
         "tool_outputs/ppu-smi.txt",
+        "tool_outputs/ixsmi.txt",
         "tool_outputs/kunlunxin-xpu-smi.txt",
     ),
     "nvidia_smi_q": (
@@ -54,6 +55,8 @@ SAMPLES = {
         "tool_outputs/driver-files.txt",
     ),
     "rocm_smi": ("tool_outputs/rocm-smi.txt", "tool_outputs/hy-smi.txt"),
+    "rocminfo": ("tool_outputs/rocminfo.txt",),
+    "sycl_ls": ("tool_outputs/sycl-ls.txt",),
     "xpu_smi": ("tool_outputs/xpu-smi-discovery.txt", "tool_outputs/xpu-smi-2-overview.txt"),
 }
 EVERY = tuple((parser, path) for parser, paths in SAMPLES.items() for path in paths)

@@ -150,6 +150,29 @@ def test_rocm_smi_of_three_ages():
     assert (third.health.power_cap_w, third.partition) == (304, None)
 
 
+def test_the_agents_of_rocms_runtime():
+    facts = tool("rocminfo", "rocminfo.txt")
+    card, part = facts.accelerators
+    assert versions(facts) == {"amdgpu": "6.7.0"}
+    assert (card.index, card.arch, card.compute_units) == (0, "gfx942", 304)
+    assert card.memory_total_bytes == 201310208 * 1024
+    assert (part.arch, part.integrated, part.unified_memory) == ("gfx1103", True, True)
+    assert part.memory_total_bytes is None
+
+
+def test_what_level_zero_shows():
+    card, part = tool("sycl_ls", "sycl-ls.txt").accelerators
+    assert (card.index, card.name) == (0, "Intel(R) Arc(TM) A770 Graphics")
+    assert (card.integrated, part.integrated) == (False, True)
+
+
+def test_hygon_counts_in_mib():
+    text = "HCU[0]\t\t: vram Total Memory (MiB): 65520\nHCU[0]\t\t: HCU use (%): 15.0\n"
+    (device,) = read("rocm_smi", text).accelerators
+    assert (device.vendor, device.memory_total_bytes) == ("hygon", 65520 * MIB)
+    assert device.health.utilization_percent == 15
+
+
 def test_rocms_face_with_hygons_silicon():
     devices = tool("rocm_smi", "hy-smi.txt").accelerators
     assert [(one.vendor, one.health.power_cap_w) for one in devices] == [("hygon", 800)] * 2

@@ -29,7 +29,7 @@ _INTEGRATED_NAME = re.compile(
     r"|\bradeon (?:graphics )?\d{3}m\b|\bradeon 80[456]0s\b|\bradeon vega \d+"
 )
 _LISTS = ("lspci", "inxi")
-_TORCH = ("torch", "sglang")
+_TORCH = ("torch", "sglang", "rocminfo", "sycl-ls")
 
 
 def inventory(facts: HostFacts) -> Inventory:

@@ -74,6 +74,8 @@ def _united(one: tuple[T, ...], other: tuple[T, ...]) -> tuple[T, ...]:
 
 _LISTING: Final = ("lspci", "inxi", "kernel")
 """Sources that number nothing: their index is a place in a list."""
+_RUNTIMES: Final = ("torch", "sglang", "rocminfo", "sycl-ls")
+"""Sources that number what a program may see."""
 
 
 def join_accelerators(
@@ -98,8 +100,8 @@ def join_accelerators(
 def same_device(one: Accelerator, other: Accelerator) -> bool:
     """Whether two sources speak of one device.
 
-    Numbers alone do not say so across unlike numberings: torch counts visible devices, a driver's
-    tool all of them; an NPU's number is its card's. A MIG instance is not its GPU.
+    Numbers alone do not say so across unlike numberings: a runtime counts visible devices, a
+    driver's tool all of them; an NPU's number is its card's. A MIG instance is not its GPU.
     """
     if one.vendor != other.vendor or _instance(one) != _instance(other):
         return False
@@ -109,12 +111,13 @@ def same_device(one: Accelerator, other: Accelerator) -> bool:
             return bool(mine == theirs) and (
                 one.die is None or other.die is None or one.die == other.die
             )
-    if _listing(one) or _listing(other):
+    if _listing(one) or _listing(other) or _counts_visible(one) != _counts_visible(other):
         return False
-    return (one.index, one.die or 0) == (other.index, other.die or 0) and "torch" not in (
-        one.source.split()[0],
-        other.source.split()[0],
-    )
+    return (one.index, one.die or 0) == (other.index, other.die or 0)
+
+
+def _counts_visible(device: Accelerator) -> bool:
+    return device.source.startswith(_RUNTIMES)
 
 
 def _listing(device: Accelerator) -> bool:

@@ -60,6 +60,8 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ("xpu_smi", r"Intel XPU-SMI|Device ID|device_list"),
     ("amd_smi", r"AMD-SMI|AMDSMI Tool|^\s*GPU: \d|\"gpu\""),
     ("rocm_smi", r"PwrCap|(?:GPU|DCU|HCU)\[\d+\]|\"card\d"),
+    ("rocminfo", r"ROCk module version|^\s*Agent \d"),
+    ("sycl_ls", r"level_zero:gpu"),
     ("lspci", r"^\s*[0-9a-f:]*[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] "),
     ("inxi", r"^\s*Graphics:"),
     ("dmesg", r"habanalabs|NVRM|amdgpu|\b(?:xe|i915) [0-9a-f]{4}:"),

@@ -12,7 +12,7 @@ from typing import Final
 from vllm_adapter.host.device_facts import Accelerator, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import is_whole, normal_bdf, number
+from vllm_adapter.host.parsers._common import MIB, is_whole, normal_bdf, number
 from vllm_adapter.host.parsers._json import objects
 from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
@@ -31,7 +31,7 @@ _TAIL: Final = re.compile(
 )
 _PARTITION: Final = re.compile(r"\b(NPS\d),\s*([SDTQC]PX)\b(?:,\s*(\d+)\b)?")
 _PAIR: Final = re.compile(
-    r"^\s*(?P<face>GPU|DCU|HCU)\[(?P<index>\d+)\]\s*:\s*(?P<key>[A-Z][^:]*):\s+(?P<value>\S.*)$"
+    r"^\s*(?P<face>GPU|DCU|HCU)\[(?P<index>\d+)\]\s*:\s*(?P<key>[A-Za-z][^:]*):\s+(?P<value>\S.*)$"
 )
 _DRIVER: Final = re.compile(r"^\s*(?:\S+\s+)?[Dd]river version\s*:\s*(\d+(?:\.\d+)+)\s*$")
 _SOURCE: Final = "rocm-smi"
@@ -125,8 +125,8 @@ def _described(face: str, index: int, values: dict[str, str]) -> Accelerator:
         name=name,
         bdf=normal_bdf(values.get("pci bus", "")),
         arch=arch[0] if arch else None,
-        memory_total_bytes=_bytes(values.get("vram total memory (b)")),
-        memory_used_bytes=_bytes(values.get("vram total used memory (b)")),
+        memory_total_bytes=_bytes(values, "vram total memory"),
+        memory_used_bytes=_bytes(values, "vram total used memory"),
         partition=f"{compute}/{nodes}" if split else None,
         health=Health(
             temperature_c=_first(
@@ -145,8 +145,13 @@ def _described(face: str, index: int, values: dict[str, str]) -> Accelerator:
     )
 
 
-def _bytes(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() and int(text) else None
+def _bytes(values: dict[str, str], key: str) -> int | None:
+    """AMD's tool prints bytes, Hygon's MiB."""
+    for unit, factor in (("b", 1), ("mib", MIB)):
+        text = values.get(f"{key} ({unit})", "")
+        if text.isdigit():
+            return int(text) * factor
+    return None
 
 
 def _first(values: dict[str, str], *keys: str) -> float | None:
