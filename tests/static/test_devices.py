@@ -427,6 +427,22 @@ def test_some_nodes_and_nothing_that_tells_whose():
     assert "nvidia-smi -L" in choice.rejected[0].next_step
 
 
+def test_a_missing_uvm_node_is_a_warning():
+    here = nodes("/dev/nvidia0", "/dev/nvidiactl")
+    (one,) = manager(smi(0), nodes=here, live=True, records=CUDA_OK).choose().chosen
+    assert "/dev/nvidia-uvm is not here" in one.warnings[0]
+    whole = (*here, *nodes("/dev/nvidia-uvm"))
+    (one,) = manager(smi(0), nodes=whole, live=True, records=CUDA_OK).choose().chosen
+    assert one.warnings == ()
+
+
+def test_nodes_of_an_older_driver_count():
+    hl = tuple(Accelerator("gaudi", n, "hl-smi") for n in range(2))
+    record = (AdapterRecord("gaudi", "d", "1", "p"),)
+    box = manager(*hl, nodes=nodes("/dev/hl0", "/dev/hl1"), live=True, records=record)
+    assert chosen(box.choose()) == ["gaudi:0", "gaudi:1"]
+
+
 def test_nodes_that_this_user_may_not_open():
     paths = ("/dev/nvidia3", "/dev/nvidiactl")
     shut = nodes(*paths, shut=("/dev/nvidia3",))

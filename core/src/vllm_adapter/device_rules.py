@@ -77,6 +77,13 @@ def refusals(device: Device, context: Context) -> list[Refusal]:
 def warnings(device: Device, context: Context) -> list[str]:
     """What should be known of a device that is used all the same."""
     found = []
+    paths = {node.path for node in context.facts.nodes}
+    if device.vendor == "cuda" and "/dev/nvidiactl" in paths and "/dev/nvidia-uvm" not in paths:
+        if not (context.facts.report or context.outside):
+            found.append(
+                "/dev/nvidia-uvm is not here, and CUDA needs it: the host's driver makes it at first "
+                "use (`nvidia-modprobe -u`), and a container must be given it"
+            )
     if device.system_memory:
         found.append("its memory is the system's own: what the CPU uses is missing there")
     if device.told:
@@ -251,9 +258,7 @@ def _shut(node: DeviceNode) -> bool:
 def _numbered_nodes(device: Device, context: Context) -> list[DeviceNode]:
     """All numbered nodes of the device's vendor that are here."""
     row = VENDORS[device.vendor]
-    forms = [re.escape(one).replace(r"\{n\}", r"\d+") for one in row.numbered]
-    if device.vendor == "gaudi":
-        forms.append(r"/dev/hl\d+")  # before the kernel's accel subsystem
+    forms = [re.escape(one).replace(r"\{n\}", r"\d+") for one in (*row.numbered, *row.older)]
     form = re.compile("|".join(forms))
     return [node for node in context.facts.nodes if form.fullmatch(node.path)]
 

@@ -42,8 +42,8 @@ class Vendor:
     `torch_type` is torch's device type; `visible` is the variable that limits what a process
     sees, `container_visible` the one that the vendor's container runtime reads. Device nodes:
     `numbered` has one a device, `{n}` being the driver's number of it, which with `own_numbers` is
-    another than the tool's; `control` are those that all devices need; `render` says that
-    /dev/dri/renderD* is needed too. `tool` lists the devices.
+    another than the tool's (`older` are names from before); `control` are those that all devices
+    need; `render` says that /dev/dri/renderD* is needed too. `tool` lists the devices.
     """
 
     adapter: str
@@ -60,6 +60,7 @@ class Vendor:
     render: bool = False
     tool: str | None = None
     own_numbers: bool = False
+    older: tuple[str, ...] = ()
 
 
 _ROWS: Final = (
@@ -124,6 +125,7 @@ _ROWS: Final = (
         container_visible="HABANA_VISIBLE_DEVICES",
         numbered=("/dev/accel/accel{n}", "/dev/accel/accel_controlD{n}"),
         tool="hl-smi -Q index,module_id,bus_id -f csv",
+        older=("/dev/hl{n}",),
     ),
     Vendor(
         "musa",
@@ -136,6 +138,7 @@ _ROWS: Final = (
         numbered=("/dev/mtgpu.{n}",),
         render=True,
         tool="mthreads-gmi -L",
+        older=("/dev/mtgpu{n}",),
     ),
     Vendor(
         "metax",

@@ -110,6 +110,8 @@ def _show(order: Order, choice: Choice, args: argparse.Namespace) -> None:
     ids = ", ".join(device.id for device in order.devices) or "the CPU"
     print(f"# for {clean(ids)}\n{text}\n")
     _reasons(flags)
+    if not order.devices and args.role is None:
+        said = (f"chosen: {choice.sentence}", *said)
     for sentence in said:
         print(f"note: {clean(sentence)}")
 
