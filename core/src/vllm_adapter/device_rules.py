@@ -81,8 +81,8 @@ def warnings(device: Device, context: Context) -> list[str]:
     if device.vendor == "cuda" and "/dev/nvidiactl" in paths and "/dev/nvidia-uvm" not in paths:
         if not (context.facts.report or context.outside):
             found.append(
-                "/dev/nvidia-uvm is not here, and CUDA needs it: the host's driver makes it at first "
-                "use (`nvidia-modprobe -u`), and a container must be given it"
+                "/dev/nvidia-uvm is not here, and CUDA needs it: the host's driver makes it at "
+                "first use (`nvidia-modprobe -u`), and a container must be given it"
             )
     if device.system_memory:
         found.append("its memory is the system's own: what the CPU uses is missing there")
