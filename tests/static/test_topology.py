@@ -165,6 +165,12 @@ def test_cards_on_the_other_socket() -> None:
                read("topology-nvidia/20-").advice)  # fmt: skip
 
 
+def test_grace_devices_are_sys_to_every_card_and_that_is_no_warning() -> None:
+    topology = read("topology-nvidia/35-")
+    assert topology.nics and not any("network card" in line for line in topology.advice)
+    assert any("hold only device memory" in note for note in topology.notes)
+
+
 def test_peer_table_is_no_distance_table() -> None:
     topology = read("topology-nvidia/39-")
     assert pairs_by_kind(topology) == {"unknown": 1}

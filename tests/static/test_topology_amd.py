@@ -100,6 +100,10 @@ def test_a_node_of_minus_one_is_unknown() -> None:
     assert said(line) == HostFacts()
 
 
+def test_a_range_is_no_node() -> None:
+    assert said("GPU[0]\t: (Topology) Numa Affinity: 0-1\nend") == HostFacts()
+
+
 def test_rocm_smi_json() -> None:
     raw = {
         "system": {

@@ -31,6 +31,7 @@ _LEVELS: Final = {
     "unknown": "NUMA node not known",
 }
 _CPUS_SHOWN: Final = 40
+_PROBLEMS_SHOWN: Final = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,8 +91,12 @@ def _print(topology: Topology) -> None:
     _section("link domains", [domain.sentence for domain in topology.domains])
     _section("groups", _groups(topology))
     _section("network cards", _cards(topology.nics))
-    for one in topology.problems:
-        print(f"\n{colour(one.kind, 'red')}: {clean(one.sentence)}")
+    if topology.problems:
+        print()
+    for one in topology.problems[:_PROBLEMS_SHOWN]:
+        print(f"{colour(one.kind, 'red')}: {clean(one.sentence)}")
+    if len(topology.problems) > _PROBLEMS_SHOWN:
+        print(f"and {len(topology.problems) - _PROBLEMS_SHOWN} more; --json has them all")
     _section("notes", topology.notes)
     _section("advice", topology.advice)
     for numa in topology.maps:

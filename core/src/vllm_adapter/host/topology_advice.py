@@ -144,13 +144,14 @@ def _dies(topology: Topology, labels: Sequence[str]) -> Iterator[str]:
 def _cards(topology: Topology) -> Iterator[str]:
     if not topology.nics:
         return
-    labels = [device.label for device in topology.devices]
+    # a device whose own memory is a node is SYS to all, also to what shares its CPU (Grace)
+    labels = [device.label for device in topology.devices if not device.memory_nodes]
     far = [label for label in labels if all(label in nic.across for nic in topology.nics)]
     if far:
         yield (
             f"{span(far)}: no network card is near, all are SYS: RDMA from there is likely to "
             "cross the interconnect of the sockets"
         )
-    others = [nic.label for nic in topology.nics if set(nic.across) >= set(labels)]
+    others = [nic.label for nic in topology.nics if labels and set(nic.across) >= set(labels)]
     if others and len(others) < len(topology.nics):
         yield f"{span(others)} sit on another socket than every device: not for RDMA from here"

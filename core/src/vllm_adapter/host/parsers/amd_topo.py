@@ -19,7 +19,7 @@ from vllm_adapter.host.parsers._common import normal_bdf
 from vllm_adapter.host.text import Report
 
 _NUMA: Final = re.compile(
-    r"(GPU|HCU|DCU)\[(\d{1,3})\][\s:]*\(Topology\)\s*Numa (Node|Affinity):\s*(-?\d{1,4})(?!\d)"
+    r"(GPU|HCU|DCU)\[(\d{1,3})\][\s:]*\(Topology\)\s*Numa (Node|Affinity):\s*(-?\d{1,4})(?![\d,-])"
 )
 _CARD: Final = re.compile(r'"card(\d{1,3})"\s*:\s*\{([^{}]*)\}')
 _CARD_NUMA: Final = re.compile(
