@@ -21,7 +21,7 @@ _COLUMN: Final = re.compile(
 )
 _COMPLETE: Final = re.compile(r"(?:Affinity|ID|NUMA)\s*\|?\s*$")
 _WHOLE_COLUMN: Final = re.compile(r"(?:CPU|NUMA|Node)\s*Affinity|GPU\s*NUMA\s*ID")
-_FRAGMENT: Final = re.compile(r"(?:[A-Za-z0-9]{1,8}(?:\s+(?:NUMA|ID))*)?")
+_FRAGMENT: Final = re.compile(r"(?:[A-Za-z0-9]{1,8}(?:\s+(?:NUMA|ID|Affinity))*)?")
 """What remains of a header's continuation besides whole labels and columns."""
 _NIC: Final = r"NIC\d+|mlx\d+_bond_?\d+|mlx\d+_\d+"
 _NIC_NAME: Final = re.compile(r"[a-z][a-z0-9_]*\d[a-z0-9_]*|NIC\d+")
@@ -38,6 +38,8 @@ class Style:
     device: str
     words: Words
     nics: bool = False
+    affinity_alone: bool = False
+    """Whether `CPU Affinity` is the only column that the tool prints behind the cells."""
 
     @property
     def label(self) -> str:
@@ -152,7 +154,7 @@ class _Reader:
         return line, last
 
     def _named(self, line: str) -> int:
-        return len(self._label.findall(line)) + len(re.findall(_WHOLE_COLUMN, line))
+        return len(set(self._label.findall(line))) + len(_WHOLE_COLUMN.findall(line))
 
     def _add(self, table: Table, at: int) -> bool:
         """Takes the line as a row of the table, if it is one."""
@@ -162,8 +164,9 @@ class _Reader:
         label, start = found
         if label in table.rows:
             return True
-        text, last = self._wrapped_row(at, start, table)
-        row = self._read(label, text, last, len(table.labels), table.columns)
+        columns = table.columns if label in table.labels[: table.devices] else ()
+        text, last = self._wrapped_row(at, start, len(table.labels), columns)
+        row = self._read(label, text, last, len(table.labels), columns, last > at)
         if not self._fits(row, table.labels.index(label)):
             return False
         table.rows[label] = row
@@ -197,15 +200,19 @@ class _Reader:
                 return label, match.end()
         return None
 
-    def _wrapped_row(self, at: int, start: int, table: Table) -> tuple[str, int]:
+    def _wrapped_row(
+        self, at: int, start: int, count: int, columns: tuple[str, ...]
+    ) -> tuple[str, int]:
         """A row's text with the lines that it was broken into."""
         text, last = self.lines[at][start:], at
         while last + 1 < len(self.lines) and last - at < 16:
-            row = read_row("", text, self.style.words, len(table.labels), table.columns, False)
+            row = read_row("", text, self.style.words, count, columns)
             nxt = self.lines[last + 1]
             pieces = nxt.split()
             # a value may go on in the next line although what is here looks whole
-            full = row.whole and not all(_FIGURES.fullmatch(piece) for piece in pieces)
+            full = len(row.values) == len(columns) > 0 and not all(
+                _FIGURES.fullmatch(piece) for piece in pieces
+            )
             if full or not self._goes_on(nxt):
                 break
             text = self._join(text, nxt, pieces)
@@ -239,10 +246,17 @@ class _Reader:
         return text + DOUBT + nxt
 
     def _read(
-        self, label: str, text: str, last: int, count: int | None, columns: tuple[str, ...]
+        self,
+        label: str,
+        text: str,
+        last: int,
+        count: int | None,
+        columns: tuple[str, ...],
+        broken: bool = False,
     ) -> Row:
         cut = self.cut and last == len(self.lines) - 1
-        return read_row(label, text, self.style.words, count, columns, cut)
+        words = self.style.words
+        return read_row(label, text, words, count, columns, cut=cut, broken=broken)
 
     def _fits(self, row: Row, own: int) -> bool:
         """Whether the device's own cell, and no other, is where the header has it."""
@@ -286,7 +300,9 @@ class _Reader:
         rows = {row.label: row for _, _, row in group}
         for at, _, row in group:
             cut = self.cut and at == len(self.lines) - 1
-            row.values = {} if cut else _plain_values(row.tail)
+            row.values = {} if cut else self._plain_values(row.tail)
+            if not row.tail and row.cells[-1][-1:].isdigit():
+                row.cells[-1] = ""  # NV1 of NV18 at the edge of a screen
         first, last = group[0][0], group[-1][0]
         return [Table(first, last, tuple(labels), len(devices), (), "", rows, headless=True)]
 
@@ -305,14 +321,13 @@ class _Reader:
             for i, label in enumerate(labels)
         ]
 
-
-def _plain_values(tail: str) -> dict[str, str]:
-    """Values behind the cells whose column is plain without a header."""
-    pieces = tail.split()
-    if not pieces or not re.fullmatch(r"\d+-\d+(?:,\d+-\d+)*", pieces[0]):
+    def _plain_values(self, tail: str) -> dict[str, str]:
+        """Values behind the cells whose column is plain without a header."""
+        pieces = tail.split()
+        if not pieces or not re.fullmatch(r"\d+-\d+(?:,\d+-\d+)*", pieces[0]):
+            return {}
+        if len(pieces) == 1 and self.style.affinity_alone:
+            return {"cpu": pieces[0]}
+        if len(pieces) == 3 and pieces[2] == "N/A" and _FIGURES.fullmatch(pieces[1]):
+            return {"cpu": pieces[0], "numa": pieces[1]}
         return {}
-    if len(pieces) == 1:
-        return {"cpu": pieces[0]}
-    if len(pieces) == 3 and pieces[2] == "N/A" and re.fullmatch(r"[\d,\-]+", pieces[1]):
-        return {"cpu": pieces[0], "numa": pieces[1]}
-    return {}

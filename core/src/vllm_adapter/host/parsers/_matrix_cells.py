@@ -18,8 +18,6 @@ _CHUNK: Final = re.compile(r"[^\s|]+")
 _LIST: Final = re.compile(r"\d+(?:-\d*)?(?:,\d+(?:-\d*)?)*,?")
 _NUMBER: Final = re.compile(r"\d{1,4}")
 _OTHER_WORD: Final = re.compile(r"[A-Z][A-Z0-9_]{1,9}\*?")
-_STUMPS: Final = ("NV", "XL", "HCCS_")
-"""What is left of a numbered word that was cut."""
 _NONE: Final = ("N/A", "NA", "-")
 _MOST_CPUS: Final = 1024
 """CPUs of the largest boxes with accelerators; a number above it is two that ran together."""
@@ -39,13 +37,16 @@ class Words:
     def split(self, chunk: str) -> tuple[list[str], str] | None:
         """The words of a piece without blanks, and figures glued to their end.
 
-        A numbered word keeps all its digits: "NV180-35" may be NV18 or NV1, so it is None.
+        A numbered word keeps all its digits: "NV180-35" may be NV18 or NV1, so it is None. So is
+        the stump of a word that was cut: "NV", "SY".
         """
         found = re.fullmatch(rf"((?:{self.known})+)(\d[\d,\-]*(?:N/A)?|)", chunk)
         if found:
             return re.findall(self.known, found[1]), found[2]
-        other = self.others and _OTHER_WORD.fullmatch(chunk) and chunk not in _STUMPS
-        return ([chunk], "") if other else None
+        if not self.others or not _OTHER_WORD.fullmatch(chunk):
+            return None
+        stump = any(word.startswith(chunk) for word in self.known.split("|"))
+        return None if stump else ([chunk], "")
 
 
 @dataclass(slots=True)
@@ -62,12 +63,19 @@ class Row:
 
 
 def read_row(
-    label: str, text: str, words: Words, count: int | None, columns: tuple[str, ...], cut: bool
+    label: str,
+    text: str,
+    words: Words,
+    count: int | None,
+    columns: tuple[str, ...],
+    *,
+    cut: bool = False,
+    broken: bool = False,
 ) -> Row:
     """The row that starts after its label; `count` is how many cells it should have.
 
     Without a count (the header is lost) the cells are all leading words. `cut` says that nothing
-    follows the text, not even a line break.
+    follows the text, not even a line break; `broken`, that it was joined from several lines.
     """
     row = Row(label)
     starts: list[tuple[int, int, str]] = []
@@ -94,9 +102,10 @@ def read_row(
     if not row.whole and row.cells:
         row.cells.pop()  # the last one may be cut: NV1 of NV18, S of SYS
     if row.whole and tail.strip(" \t|"):
-        row.values = read_values(tail, columns, _first_filled(text, starts, tail), cut)
-    elif cut and row.whole and row.cells and not tail:
-        row.cells.pop()
+        first = None if broken else _first_filled(text, starts, tail)
+        row.values = read_values(tail, columns, first, cut)
+    elif row.whole and row.cells and (cut or (columns and row.cells[-1][-1:].isdigit())):
+        row.cells.pop()  # NV1 of NV18; NV10 that was NV1 and node 0
         row.whole = False
     return row
 
@@ -106,8 +115,9 @@ def _first_filled(text: str, starts: list[tuple[int, int, str]], tail: str) -> b
     if tail[:1] not in (" ", "\t"):
         return None
     if "\t" in text:
+        # one tab alone does not tell: some pages make one of two
         fields = tail.split("\t")
-        return bool(fields[1].strip()) if len(fields) > 1 else None
+        return bool(fields[1].strip()) if "" in (field.strip() for field in fields[1:]) else None
     if len(starts) < 3:
         return None
     gaps = [after[0] - before[1] for before, after in pairwise(starts)]

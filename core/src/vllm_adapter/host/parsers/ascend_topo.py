@@ -21,6 +21,7 @@ _STYLE: Final = Style(
     device=r"(?:NPU|Phy-ID)\d+(?!\d)",
     words=Words(r"HCCS_SW|HCCS|NODE|SYS|PHB|PXB|PIX|SIO|UB|NA|X"),
     nics=True,
+    affinity_alone=True,
 )
 _DIES_OF_A3: Final = 2
 

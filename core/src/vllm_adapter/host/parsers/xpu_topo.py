@@ -15,6 +15,7 @@ _SOURCE: Final = "xpu-smi topology -m"
 _STYLE: Final = Style(
     device=r"GPU\s*\d+/\d+(?!\d)",
     words=Words(r"XL\d+(?!\d)|XL\*|NODE|SYS|MDF|PHB|PXB|PIX|S", self_word="S", others=False),
+    affinity_alone=True,
 )
 
 
