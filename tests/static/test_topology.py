@@ -121,6 +121,13 @@ def test_switch_islands_and_a_count_that_is_no_size() -> None:
     assert any(line.startswith("10 is no tensor parallel size") for line in topology.advice)
 
 
+def test_a_cut_affinity_is_told_and_not_used() -> None:
+    topology = read("topology-nvidia/13-")
+    assert "the CPU affinity of GPU0-3 is cut in the text: it is not used" in topology.notes
+    assert [device.numa_node for device in topology.devices] == [0, 0, 1, 1]
+    assert {device.cpus for device in topology.devices} == {()}
+
+
 def test_a_cube_mesh_is_no_fault_and_falls_into_quads() -> None:
     topology = read("topology-nvidia/05-")
     (domain,) = topology.domains

@@ -44,6 +44,9 @@ def build(facts: HostFacts) -> Topology:
         peers = [m for m in facts.links if m.vendor == vendor and m.kind != "links"]
         rows = _rows(vendor, (tables or peers)[:1], box, prefix=len(vendors) > 1)
         siblings = [device for _, _, device in rows]
+        cut = [label for label, _, device in rows if device.cpus_truncated]
+        if cut:
+            notes.append(f"the CPU affinity of {span(cut)} is cut in the text: it is not used")
         for label, _, device in rows:
             places[label] = locate(device, siblings, facts)
             devices.append(_device(label, device, places[label]))
