@@ -273,6 +273,7 @@ def gpu(node: int, bus: int, **other: int) -> dict[str, str]:
     values = {
         "cpu_cores_count": 0,
         "simd_count": 1216,
+        "simd_per_cu": 4,
         "gfx_target_version": 90402,
         "vendor_id": 0x1002,
         "device_id": 0x74A1,
@@ -317,6 +318,7 @@ def test_amd_devices_and_links_by_the_kernel(tmp_path):
         (1, "0001:aa:00.0", "gfx942"),
     ]
     assert {one.memory_total_bytes for one in devices} == {192 * GIB}
+    assert {one.compute_units for one in devices} == {304}
     assert matrix.devices == ("GPU0", "GPU1")
     assert matrix.links == (
         Link("GPU0", "GPU1", "XGMI", 15, None, 64000),

@@ -69,6 +69,7 @@ def _device(
         memory_total_bytes=memory,
         # one node of processor and device together: the older kind of APU
         integrated=True if properties.get("cpu_cores_count") else None,
+        compute_units=_units(properties),
     )
 
 
@@ -85,6 +86,11 @@ def _arch(version: int) -> str | None:
     if not 10000 <= version <= 999999:
         return None
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def _units(properties: Properties) -> int | None:
+    simds, each = properties["simd_count"], properties.get("simd_per_cu", 0)
+    return simds // each if each and simds % each == 0 else None
 
 
 def _memory(tree: Tree, number: int) -> int | None:
