@@ -19,7 +19,11 @@ SAMPLES = {
         "reports/other-vendors/03-habanalabs-dmesg-4-cards-unusable.txt",
         "tool_outputs/kernel-log.txt",
     ),
-    "hl_smi": ("reports/other-vendors/01-hl-smi-8xgaudi2-one-busy.txt",),
+    "hl_smi": (
+        "reports/other-vendors/01-hl-smi-8xgaudi2-one-busy.txt",
+        "tool_outputs/hl-smi-list.txt",
+        "tool_outputs/hl-smi-gaudi3.txt",
+    ),
     "inxi": ("reports/intel/06-inxi-laptop-intel-only.txt", "tool_outputs/inxi-hybrid.txt"),
     "lspci": (
         "reports/intel/07-lspci-optimus-laptop.txt",

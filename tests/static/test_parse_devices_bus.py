@@ -133,6 +133,15 @@ def test_driver_files():
     )
 
 
+def test_the_kernels_own_list_of_nvidia_devices_and_modules():
+    facts = read("proc_files", sample("tool_outputs/driver-files.txt"))
+    (device,) = facts.accelerators
+    assert (device.index, device.bdf, device.name) == (2, "0000:3b:00.0", "NVIDIA L4")
+    assert facts.modules == ("ecc", "nvidia", "nvidia_uvm")
+    grepped = read("proc_files", "nvidia_uvm           1789952  0\nsome_words 12345 6\n")
+    assert grepped.modules == ("nvidia_uvm",)
+
+
 def test_a_refused_node():
     facts = read("proc_files", sample("reports/errors/48-amd-smi-card-node-permission.txt"))
     assert facts.nodes == (DeviceNode("/dev/dri/card1", "char", False, False, 39),)

@@ -123,6 +123,16 @@ def test_nvidia_smi_that_lists_a_ppu():
     assert read("nvidia_smi", text).accelerators[0].vendor == "thead"
 
 
+def test_a_device_that_the_driver_lost():
+    rows = (
+        "|   0  ERR!                Off  | 00000000:03:00.0 Off |                 ERR! |\n"
+        "|ERR!  ERR! ERR!    N/A / ERR!  |   2MiB / 11178MiB    | GPU is lost          |\n"
+    )
+    (device,) = read("nvidia_smi", HEAD.format(smi="470.86", driver="470.86") + rows).accelerators
+    assert (device.name, device.bdf) == (None, "0000:03:00.0")
+    assert device.health.errors == ("the tool prints an error in place of a reading",)
+
+
 def test_csv_with_units_in_header_and_cells():
     facts = read("nvidia_smi", sample("tool_outputs/nvidia-smi-query.csv.txt"))
     first, second = facts.accelerators

@@ -119,6 +119,21 @@ def test_eight_gaudi_of_which_one_is_busy():
     }
 
 
+def test_gaudi_3_and_the_list():
+    facts = tool("hl_smi", "hl-smi-gaudi3.txt")
+    first, second = facts.accelerators
+    assert versions(facts)["habanalabs"] == "1.23.0-2eae87a"  # not the network's driver
+    assert (first.name, first.memory_total_bytes) == ("HL-325L", 131072 * MIB)
+    assert (first.health.utilization_percent, first.health.power_cap_w) == (4, 900)
+    assert second.health.errors == ("7 uncorrectable memory errors",)
+    listed = tool("hl_smi", "hl-smi-list.txt").accelerators
+    assert [(one.index, one.bdf, one.name) for one in listed] == [
+        (0, "0000:43:00.0", "HL-225"),
+        (1, "0000:44:00.0", "HL-225"),
+    ]
+    assert listed[0].health.status == "Operational"
+
+
 def test_amd_smi_counts_megabytes_by_1024():
     facts = tool("amd_smi", "amd-smi-overview.txt")
     first, second = facts.accelerators

@@ -65,7 +65,11 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ("lspci", r"^\s*[0-9a-f:]*[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] "),
     ("inxi", r"^\s*Graphics:"),
     ("dmesg", r"habanalabs|NVRM|amdgpu|\b(?:xe|i915) [0-9a-f]{4}:"),
-    ("proc_files", r"NVRM version|/sys/module/|version\.info|package_name=|ascendhal_|/dev/"),
+    (
+        "proc_files",
+        r"NVRM version|/sys/module/|version\.info|package_name=|ascendhal_|/dev/|Bus Location"
+        r"|^\s*Module +Size|^\s*[a-z]\w+ +\d{4,} +\d",
+    ),
     (
         "amd_topo",
         r"\(Topology\)|(?i:(?:weight|hops|link type|access\w*|bandwidth) (?:between two|table))"

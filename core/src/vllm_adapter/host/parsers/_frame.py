@@ -31,6 +31,7 @@ _TYPED: Final = re.compile(
     r"(?:^|\|)\s*(?P<index>\d{1,3})\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+"
     r"(?:C|G|C\+G|M\+C|M)\s+(?P<name>\S+(?: \S+)*?)\s+(?:(?P<mib>\d+)\s*MiB\b|N/A)\s*\|?\s*$"
 )
+_UNREADABLE: Final = re.compile(r"ERR!|Unknown Error|GPU is lost")
 UNREADABLE: Final = "the tool prints an error in place of a reading"
 
 
@@ -61,7 +62,8 @@ class Row:
         power = _POWER.search(left)
         temperature = _TEMPERATURE.search(left)
         percent = _PERCENT.search(rest)
-        errors = [UNREADABLE] if any("ERR!" in line for line in (self.right, *self.below)) else []
+        cells = " ".join((self.name, self.right, *self.below))
+        errors = [UNREADABLE] if _UNREADABLE.search(cells) else []
         return Health(
             temperature_c=float(temperature[1]) if temperature else None,
             power_w=float(power[1]) if power else None,

@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Driver
+from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import MIB, normal_bdf
+from vllm_adapter.host.parsers._common import MIB, is_whole, normal_bdf
 from vllm_adapter.host.parsers._csv import csv_devices
 from vllm_adapter.host.parsers._frame import BDF, device_rows, tables
 from vllm_adapter.host.text import Report
@@ -24,7 +24,8 @@ _PROCESS: Final = re.compile(
     r"(?:^|\|)\s*(?P<index>\d+)\s+(?P<pid>\d+)\s+\S+\s+"
     r"(?P<name>\S+(?: \S+)*?)\s+(?P<mib>\d+)\s*Mi[Bb]\b"
 )
-_LISTED: Final = re.compile(rf"^\s*AIP\s*(?:#|(?:ID\s*)?:)?\s*(?P<index>\d+)\b.*?(?P<bdf>{BDF})")
+_LISTED: Final = re.compile(rf"^\s*\[(?P<index>\d+)\] AIP \(\w+\) (?P<bdf>{BDF})\s*$")
+_KEYS: Final = re.compile(r"^\s+(Product Name|Module status|AIP UUID)\s*:\s+(\S.*)$")
 _SOURCE: Final = "hl-smi"
 
 
@@ -43,13 +44,28 @@ def parse(report: Report) -> HostFacts:
                 drivers.append(Driver("habanalabs", driver[1], _SOURCE))
             if firmware:
                 drivers.append(Driver("habanalabs-firmware", firmware[1], _SOURCE))
-    listed = [
-        Accelerator("gaudi", int(found["index"]), _SOURCE, bdf=normal_bdf(found["bdf"]))
-        for _, found in report.find(_LISTED)
-    ]
     return HostFacts(
-        accelerators=join_accelerators(devices, listed), drivers=tuple(dict.fromkeys(drivers))
+        accelerators=join_accelerators(devices, _listed(report)),
+        drivers=tuple(dict.fromkeys(drivers)),
     )
+
+
+def _listed(report: Report) -> list[Accelerator]:
+    """The blocks of `hl-smi -L`."""
+    found: list[Accelerator] = []
+    for position, line in enumerate(report.lines):
+        head = _LISTED.match(line.text)
+        if head:
+            bdf = normal_bdf(head["bdf"])
+            found.append(Accelerator("gaudi", int(head["index"]), _SOURCE, bdf=bdf))
+        pair = _KEYS.match(line.text) if found and is_whole(report, position) else None
+        if pair and pair[1] == "Product Name":
+            found[-1] = replace(found[-1], name=found[-1].name or pair[2])
+        elif pair and pair[1] == "AIP UUID":
+            found[-1] = replace(found[-1], uuid=found[-1].uuid or pair[2])
+        elif pair:
+            found[-1] = replace(found[-1], health=Health(status=pair[2]))
+    return found
 
 
 def _table(report: Report, start: int, stop: int) -> list[Accelerator]:

@@ -138,7 +138,7 @@ def _named(found: re.Match[str], whole: bool) -> _Function | None:
         normal_bdf(found["bdf"]) or "",
         code,
         kind,
-        name if whole or found["ids"] or found["rev"] else None,
+        name if (whole or found["ids"] or found["rev"]) and not name.endswith(" Device") else None,
         found["ids"],
         found["rev"],
         found["interface"] or "00",

@@ -134,7 +134,7 @@ def _table(report: Report, which: int, start: int, stop: int) -> tuple[Accelerat
                 made_by,
                 row.index,
                 face,
-                name=row.name or None,
+                name=None if "ERR!" in row.name else row.name or None,
                 bdf=row.bdf,
                 memory_total_bytes=memory[1] if memory else None,
                 memory_used_bytes=memory[0] if memory else None,

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from vllm_adapter.host.device_facts import Driver
+from vllm_adapter.host.device_facts import Accelerator, Driver
 from vllm_adapter.host.facts import DeviceNode, HostFacts
-from vllm_adapter.host.parsers._common import is_whole
+from vllm_adapter.host.parsers._common import is_whole, normal_bdf
+from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
 
 _NVRM: Final = re.compile(
@@ -30,6 +31,12 @@ _LISTED: Final = re.compile(
 _FOLDER: Final = re.compile(
     r"^\s*(/dev(?:/[a-z-]+)?):?\s*$|\bls -\w*l\w*\s+(/dev(?:/[a-z-]+)?)/?\s*$"
 )
+_LOADED_HEAD: Final = re.compile(r"^\s*Module\s+Size\s+Used by\s*$")
+_LOADED: Final = re.compile(r"^\s*([a-z][a-z0-9_]*)\s+\d{3,}\s+-?\d+(?:\s+[\w,\[\]-]+)?\s*$")
+_OURS: Final = re.compile(
+    r"nvidia\w*|nouveau|amdgpu|amdkfd|i915|xe|habanalabs\w*|mtgpu|metax|hydcu|drv_davinci\w*"
+)
+_INFORMATION: Final = re.compile(r"^\s*(Model|GPU UUID|Bus Location|Device Minor):\s+(\S.*)$")
 _DENIED: Final = re.compile(
     r"(?P<path>/dev/[\w/.-]+)'?:? (?:read-write: )?Permission denied"
     r"(?:;? owner=\w+\(\d+\):\w+\((?P<group>\d+)\))?"
@@ -45,9 +52,43 @@ def parse(report: Report) -> HostFacts:
     """
     nodes = {node.path: node for node in (*_listed(report), *_denied(report))}
     return HostFacts(
+        accelerators=tuple(dict.fromkeys(_information(report))),
+        modules=tuple(sorted(_loaded(report))),
         nodes=tuple(nodes[path] for path in sorted(nodes)),
         drivers=tuple(dict.fromkeys((*_modules(report), *_ascend(report)))),
     )
+
+
+def _loaded(report: Report) -> set[str]:
+    """Modules of `lsmod`; without its head only those that we know by name."""
+    found: set[str] = set()
+    inside = False
+    for position, line in enumerate(report.lines):
+        head, row = _LOADED_HEAD.match(line.text), _LOADED.match(line.text)
+        inside = bool(head or (inside and row))
+        if row and is_whole(report, position) and (inside or _OURS.fullmatch(row[1])):
+            found.add(row[1])
+    return found
+
+
+def _information(report: Report) -> Iterator[Accelerator]:
+    """`/proc/driver/nvidia/gpus/*/information`: a block ends with the device's minor number."""
+    values: dict[str, str] = {}
+    for position, pair in report.find(_INFORMATION):
+        if pair[1] == "Model":
+            values = {}
+        if is_whole(report, position):
+            values[pair[1]] = pair[2]
+        if pair[1] == "Device Minor" and "Model" in values and pair[2].isdigit():
+            yield Accelerator(
+                maker(values["Model"], "cuda"),
+                int(pair[2]),
+                "/proc/driver/nvidia",
+                name=values["Model"],
+                bdf=normal_bdf(values.get("Bus Location", "")),
+                uuid=values.get("GPU UUID"),
+            )
+            values = {}
 
 
 def _modules(report: Report) -> Iterator[Driver]:
