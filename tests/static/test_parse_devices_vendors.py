@@ -46,6 +46,26 @@ def test_the_table_inside_a_collectors_report():
     assert {one.arch for one in facts.accelerators} == {"910b2"}
 
 
+def test_who_holds_an_npu():
+    text = sample("reports/ascend/05-npu-smi-1x910b4-id-starts-at-1.txt").replace(
+        "| No running processes found in NPU 1                                                    "
+        "        |",
+        "| 1       0                 | 124528        | VLLM::Worker_TP0         | 17400           "
+        "        |",
+    )
+    (device,) = read("npu_smi", text).accelerators
+    assert device.processes == (DeviceProcess(124528, "VLLM::Worker_TP0", 17400 * MIB),)
+
+
+def test_an_npu_that_tells_nothing():
+    text = sample("reports/ascend/05-npu-smi-1x910b4-id-starts-at-1.txt")
+    text = text.replace("| OK            | 95.9        39 ", "| Offline       | NA          NA ")
+    text = text.replace("2826 / 32768 ", "NA   / NA    ")
+    (device,) = read("npu_smi", text).accelerators
+    assert (device.health.status, device.health.power_w) == ("Offline", None)
+    assert device.memory_total_bytes is None
+
+
 def test_two_chips_of_an_a3_board():
     first, second = tool("npu_smi", "npu-smi-a3.txt").accelerators
     assert (first.index, first.die, first.logical) == (0, 0, 0)

@@ -87,7 +87,9 @@ def join_accelerators(
     saying where they are: it would be the same ones again.
     """
     found = list(one)
-    unplaced = {known.vendor for known in one if not (_listing(known) or known.bdf)}
+    unplaced = {
+        known.vendor for known in one if not (known.bdf or _listing(known) or _instance(known))
+    }
     for device in other:
         at = next((i for i, known in enumerate(found) if same_device(known, device)), None)
         if at is not None:

@@ -11,6 +11,7 @@ from vllm_adapter.host.parsers._common import is_whole, normal_bdf
 from vllm_adapter.host.text import Report
 
 SOURCE: Final = "kernel log"
+_OURS: Final = re.compile(r"habanalabs|NVRM|amdgpu|\bxe |\bi915 ")
 _BDF: Final = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _HABANA: Final = re.compile(
     r"\bhabanalabs (?P<who>(?:hl|accel)\d+|" + _BDF + r"): (?P<what>\S.*)$"
@@ -58,6 +59,8 @@ def parse(report: Report) -> HostFacts:
         if not is_whole(report, position):
             break  # the sentence may be cut
         text = line.text
+        if not _OURS.search(text):
+            continue
         _gaudi(text, found, places)
         xid = _XID.search(text)
         nvidia = None if xid else _NVIDIA.search(text)
