@@ -146,6 +146,13 @@ def test_bridges_of_unequal_strength() -> None:
     assert {device.numa_node for device in topology.devices} == {0, 2}
 
 
+def test_half_a_table_of_a_cube_mesh_is_no_fault() -> None:
+    (path,) = REPORTS.glob("topology-nvidia/05-*")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for rows in range(2, 9):
+        assert build(parse_report("\n".join(lines[:rows]))).problems == ()
+
+
 def test_nvlink_pairs_across_nodes_of_a_cloud_machine() -> None:
     topology = read("topology-nvidia/22-")
     assert [domain.devices for domain in topology.domains] == [("GPU0", "GPU1"), ("GPU2", "GPU3")]
@@ -206,6 +213,16 @@ def test_xgmi_distances_come_from_weights_and_never_from_hops() -> None:
     assert domain.meshes == tuple((f"GPU{n}", f"GPU{n + 1}") for n in range(0, 8, 2))
     assert [device.numa_node for device in topology.devices] == [3, 3, 1, 1, 0, 0, 2, 2]
     assert any("8 devices would be 4 cards" in line for line in topology.advice)
+
+
+def test_a_cut_row_of_weights_is_no_asymmetry() -> None:
+    (path,) = REPORTS.glob("topology-amd/01-*")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    row = next(n for n, line in enumerate(lines) if line.startswith("GPU7   30"))
+    topology = build(parse_report("\n".join(lines[:row] + lines[row + 1 :])))
+    assert topology.problems == ()
+    pair = topology.pair("GPU1", "GPU7")
+    assert pair is not None and pair.link.hops == 3
 
 
 def test_xgmi_without_weights_has_no_distances() -> None:
@@ -430,3 +447,31 @@ def test_half_a_symmetric_table_says_the_same(facts: HostFacts) -> None:
     whole = build(facts)
     assert [pair.link.shown for pair in half.pairs] == [pair.link.shown for pair in whole.pairs]
     assert half.domains == whole.domains and half.problems == whole.problems
+
+
+TABLES = sorted(REPORTS.glob("topology-*/*.txt")) + sorted(REPORTS.glob("*/*topo*.txt"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(TABLES), st.floats(0, 1), st.booleans())
+def test_a_cut_report_finds_no_new_fault_and_no_other_place(
+    path: Path, share: float, one_line: bool
+) -> None:
+    raw = path.read_bytes()
+    whole = build(parse_report(raw))
+    if one_line:
+        lines = raw.split(b"\n")
+        del lines[min(int(share * len(lines)), len(lines) - 1)]
+        cut = build(parse_report(b"\n".join(lines)))
+    else:
+        cut = build(parse_report(raw[: int(share * len(raw))]))
+    assert {one.kind for one in cut.problems} <= {one.kind for one in whole.problems}
+    right = {device.label: device for device in whole.devices}
+    for device in cut.devices:
+        if device.label in right and right[device.label].numa_node is not None:
+            assert device.numa_node in (None, right[device.label].numa_node)
+    for pair in cut.pairs:
+        known = whole.pair(pair.first, pair.second)
+        if known is not None and LinkKind.UNKNOWN not in (pair.link.kind, known.link.kind):
+            assert (pair.link.kind, pair.link.lanes) == (known.link.kind, known.link.lanes)
+            assert pair.link.hops in (None, known.link.hops)

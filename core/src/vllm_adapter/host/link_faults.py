@@ -121,13 +121,13 @@ def _degraded(pair: Pair, most: int) -> Problem:
 
 
 def _absent(pairs: Sequence[Pair], domains: Sequence[Domain]) -> Iterator[Problem]:
-    """Pairs without a link in a domain that joins nearly all."""
+    """Pairs without a link in a domain that joins nearly all, and of which all is known."""
     for domain in domains:
         inner = _inner(domain, pairs)
-        known = [pair for pair in inner if pair.link.kind is not LinkKind.UNKNOWN]
-        absent = [pair for pair in known if not pair.link.kind.fast]
-        direct = [pair for pair in known if is_direct(pair)]
-        if absent and len(known) > 3 and len(direct) >= _MOSTLY * len(known):
+        absent = [pair for pair in inner if not pair.link.kind.fast]
+        direct = [pair for pair in inner if is_direct(pair)]
+        whole = all(pair.link.kind is not LinkKind.UNKNOWN for pair in inner)
+        if absent and whole and len(inner) > 3 and len(direct) >= _MOSTLY * len(inner):
             for pair in absent:
                 yield Problem(
                     "missing",

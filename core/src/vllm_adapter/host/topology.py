@@ -182,6 +182,7 @@ def _pairs(labels: Sequence[str], cells: Cells) -> tuple[tuple[Pair, ...], tuple
             there, speed = cells.get((first, second), (UNKNOWN, None))
             back, slow = cells.get((second, first), (UNKNOWN, None))
             speeds = [value for value in (speed, slow) if value is not None]
+            there, back = _filled(there, back), _filled(back, there)
             weak, strong = sorted((there, back), key=_strength)
             if there.kind is LinkKind.UNKNOWN or back.kind is LinkKind.UNKNOWN:
                 pair = Pair(first, second, strong)
@@ -193,6 +194,17 @@ def _pairs(labels: Sequence[str], cells: Cells) -> tuple[tuple[Pair, ...], tuple
             pairs.append(replace(pair, bandwidth_mb_s=min(speeds, default=None)))
     note = f"the row of {span(dict.fromkeys(single))} is missing or cut: taken from the other way"
     return tuple(pairs), (note,) if single else ()
+
+
+def _filled(link: LinkClass, reverse: LinkClass) -> LinkClass:
+    """A link whose distance only the other way tells: a row of one of several tables is cut."""
+    if link.kind is not reverse.kind or link.fabric != reverse.fabric:
+        return link
+    return replace(
+        link,
+        hops=reverse.hops if link.hops is None else link.hops,
+        lanes=reverse.lanes if link.lanes is None else link.lanes,
+    )
 
 
 def _strength(link: LinkClass) -> tuple[int, int, int]:
