@@ -403,6 +403,7 @@ def dumps(draw: st.DrawFn) -> tuple[str, HostFacts]:
     head("vLLM Info")
     say("vLLM Version", "0.11.0")
     lines += ["vLLM Build Flags:", "CUDA Archs: Not Set; ROCm: Disabled", "", "NCCL_DEBUG=INFO"]
+    lines.append("")
     facts = parse_report("\n".join(lines))
     assert facts.torch == TorchBuild(version, version.split("+")[1], cuda, available=True)
     assert versions(facts) == {"nvidia": driver, "cuda-toolkit": "12.0.140"}
@@ -440,6 +441,12 @@ DAMAGE = {
 }
 
 
+def damaged(text: str, damage: str) -> str | bytes:
+    """The text with that damage on each line, and its last line closed as before."""
+    changed = DAMAGE[damage](text.rstrip("\n"))
+    return changed + "\n" if isinstance(changed, str) else changed + "\n".encode("utf-16-le")
+
+
 def shown(facts: HostFacts) -> dict[str, object]:
     plain = {field.name: getattr(facts, field.name) for field in fields(facts)}
     plain["os"] = (facts.os.name, facts.os.release, facts.os.machine, facts.os.libc)
@@ -451,7 +458,7 @@ def shown(facts: HostFacts) -> dict[str, object]:
 @given(dumps(), st.sampled_from(sorted(DAMAGE)))
 def test_damage_changes_no_answer(dump: tuple[str, HostFacts], damage: str) -> None:
     text, facts = dump
-    assert shown(parse_report(DAMAGE[damage](text))) == shown(facts)
+    assert shown(parse_report(damaged(text, damage))) == shown(facts)
 
 
 def check_part(part: HostFacts, whole: HostFacts) -> None:
@@ -479,7 +486,7 @@ def test_a_dump_that_was_cut_says_less_and_nothing_else(
 ) -> None:
     lines = dump[0].split("\n")
     stop = data.draw(st.integers(0, len(lines)))
-    check_part(parse_report("\n".join(lines[:stop])), dump[1])
+    check_part(parse_report("\n".join(lines[:stop]) + "\n" * (stop < len(lines))), dump[1])
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
@@ -488,14 +495,24 @@ def test_a_case_that_was_cut_says_less_and_nothing_else(path: Path) -> None:
     whole = only_here(path.read_text("utf-8"))
     draw = random.Random(path.name)
     for stop in draw.sample(range(len(lines)), min(25, len(lines))):
-        check_part(only_here("\n".join(lines[:stop])), whole)
+        check_part(only_here("\n".join([*lines[:stop], ""])), whole)
+
+
+@settings(max_examples=60, deadline=None)
+@given(dumps(), st.data())
+def test_a_last_line_that_was_cut_is_not_believed(
+    dump: tuple[str, HostFacts], data: st.DataObject
+) -> None:
+    lines = [number for number, letter in enumerate(dump[0]) if letter == "\n"]
+    stop = data.draw(st.integers(lines[10], len(dump[0])))
+    check_part(parse_report(dump[0][:stop]), dump[1])
 
 
 @pytest.mark.parametrize("damage", sorted(DAMAGE))
 def test_damage_changes_no_answer_of_a_case(damage: str) -> None:
     for path in CASES[:: 1 if damage in ("compose", "logged", "indented") else 4]:
-        text = path.read_text("utf-8").rstrip()
-        assert shown(only_here(DAMAGE[damage](text))) == shown(only_here(text)), path.stem
+        text = path.read_text("utf-8")
+        assert shown(only_here(damaged(text, damage))) == shown(only_here(text)), path.stem
 
 
 def only_here(text: str | bytes) -> HostFacts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from vllm_adapter.host.software_facts import Line
@@ -51,6 +51,8 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\u200e\u200f\u2060\u
 _STRING_ENDS: Final = re.compile(
     r"^\s*[\[{(]?\s*(?:['\"][\w .-]*['\"]\s*:\s*)?['\"]|['\"]\s*[,}\])]*\s*$"
 )
+_CLOSED: Final = re.compile(r"(?:[\r\n]|[`'\">}\]][ \t]*)$")  # a mark around the paste closes it
+_DUMP: Final = 10
 _REPEATS: Final = 3
 _LONGEST: Final = 50_000
 """Characters of a line: no tool prints more; a longer one ends in "...", the mark of a cut."""
@@ -74,6 +76,16 @@ class Report:
         """All lines, joined by line breaks."""
         return "\n".join(line.text for line in self.lines)
 
+    @property
+    def settled(self) -> Report:
+        """The report for a reader of values: without a last line that may be half of one.
+
+        A text of few lines is a quotation, which nobody closes with a line break.
+        """
+        if not self.ended and len(self.lines) >= _DUMP:
+            return replace(self, lines=self.lines[:-1])
+        return self
+
     def find(self, pattern: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
         """(position in `lines`, match) of every line in which the pattern is found."""
         for position, line in enumerate(self.lines):
@@ -91,7 +103,7 @@ def clean(raw: bytes | str) -> Report:
     text = decode(raw) if isinstance(raw, bytes) else raw
     if "&lt;" in text or "&gt;" in text or "&amp;" in text or "&#" in text:
         text = html.unescape(text)
-    ended = text.endswith(("\n", "\r"))
+    ended = _CLOSED.search(text[-9:]) is not None
     wrappers: set[str] = set()
     lines = []
     for number, line in enumerate(re.split(r"\r*\n|\r", text), start=1):
@@ -103,6 +115,7 @@ def clean(raw: bytes | str) -> Report:
     lines = _without_repeated_heads(lines)
     while lines and not lines[-1].text:
         lines.pop()
+        ended = True
     return Report(tuple(lines), frozenset(wrappers), ended)
 
 

@@ -77,6 +77,7 @@ def parse(report: Report) -> HostFacts:
     "Could not collect" leaves a value unknown, "N/A" and "No CUDA" say that there is none. The
     line "CUDA Archs: Not Set; ROCm: Disabled" is about variables, not the build: it is not read.
     """
+    report = report.settled
     fields = _first_dump(_KEYS.fields(report))
     values: dict[str, str] = {}
     for field in fields:

@@ -38,6 +38,7 @@ def parse(report: Report) -> HostFacts:
 
     Secrets, addresses and names of hosts are left out, and values that were cut.
     """
+    report = report.settled
     printed: dict[str, set[str]] = {}
     ran: dict[str, set[str]] = {}
     for position, line in enumerate(report.lines):

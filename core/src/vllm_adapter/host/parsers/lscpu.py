@@ -50,6 +50,7 @@ _ALONE: Final = re.compile(r"^\s*(?:Name: (\S.*)|(Apple M\d+(?: (?:Pro|Max|Ultra
 
 def parse(report: Report) -> HostFacts:
     """CPU and NUMA nodes of the first machine in the report."""
+    report = report.settled
     found, nodes, cut = _read(report)
     every = {key: values[0] for key, values in found.items()}
     if "architecture" not in every and "processor" in every:

@@ -18,6 +18,7 @@ _ROW: Final = re.compile(r"^\s*(\d{1,4}):((?:\s+\d{1,3})+)\s*$")
 
 def parse(report: Report) -> HostFacts:
     """The nodes of the first table; a node whose list of CPUs was cut is left out."""
+    report = report.settled
     cpus: dict[int, tuple[int, ...] | None] = {}
     sizes: dict[int, int] = {}
     order: tuple[int, ...] = ()

@@ -28,6 +28,7 @@ def parse(report: Report) -> HostFacts:
     Rows of two columns are believed under the heading of `pip list`; without it, only names that
     matter to a device.
     """
+    report = report.settled
     found: dict[str, str] = {}
     table = False
     shown: str | None = None

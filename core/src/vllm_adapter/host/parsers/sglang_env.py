@@ -45,6 +45,7 @@ def parse(report: Report) -> HostFacts:
 
     A compute capability is one of CUDA only for NVIDIA's devices: AMD's 9.4 is gfx942.
     """
+    report = report.settled
     fields = _KEYS.fields(report)
     values: dict[str, str] = {}
     for field in fields:

@@ -25,6 +25,7 @@ _ASCEND: Final = re.compile(r"^Version=(\d[\w.]*)$")
 
 def parse(report: Report) -> HostFacts:
     """What these small outputs say; the host's name is not kept."""
+    report = report.settled
     system = report.first(_UNAME)
     pretty = report.first(_PRETTY)
     glibc = report.first(_LDD)
