@@ -12,6 +12,7 @@ from matrix_text import DAMAGES, LEGEND, STYLES, Printed, aligned, printed, sing
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.parsers import (
     ascend_topo,
+    gaudi_topo,
     mthreads_topo,
     nvidia_p2p,
     nvidia_topo,
@@ -24,7 +25,7 @@ from vllm_adapter.host.text import clean
 pytestmark = pytest.mark.static
 
 DATA = Path(__file__).parents[1] / "data" / "reports"
-MODULES = (ascend_topo, mthreads_topo, nvidia_p2p, nvidia_topo, xpu_topo)
+MODULES = (ascend_topo, gaudi_topo, mthreads_topo, nvidia_p2p, nvidia_topo, xpu_topo)
 CASES = sorted(DATA.glob("topology-nvidia/*.txt")) + [
     DATA / name
     for name in (
@@ -249,6 +250,25 @@ def test_tiles_between_bars():
     assert rows(facts)[1] == "MDF - XL16 XL*"
     assert [(d.index, d.die) for d in facts.accelerators] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert cpus(facts)[3] == cpu_list("24-47,72-95")
+
+
+GAUDI = (
+    "modID   CPU Affinity    NUMA Affinity\n-----   ------------    -------------\n"
+    "0       0-39, 80-119    0\n1       40-79, 120-159          1\n"
+)
+
+
+def test_modules_of_gaudi():
+    facts = facts_of(GAUDI)
+    assert places(facts) == [(0,), (1,)]
+    assert cpus(facts) == [cpu_list("0-39,80-119"), cpu_list("40-79,120-159")]
+
+
+def test_a_module_is_no_device_number():
+    frame = "| HL-SMI Version:  hl-1.21.0 |\n"
+    assert facts_of(frame + GAUDI) == HostFacts()
+    named = facts_of(frame + "index, module_id\n0, 1\n1, 0\n" + GAUDI)
+    assert {d.index: d.numa_nodes for d in named.accelerators} == {1: (0,), 0: (1,)}
 
 
 @pytest.mark.parametrize("corner", ["", "ROUTER"])

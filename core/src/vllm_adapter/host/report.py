@@ -79,6 +79,7 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ("nvidia_p2p", r"\bGPU\d+[ \t|]+(?:X|OK|[CGT]?NS|DR|U)\b"),
     ("ascend_topo", r"\b(?:NPU|Phy-ID)\d+[ \t|]+[A-Z]"),
     ("xpu_topo", r"\bGPU\s*\d+/\d+[ \t|]+[A-Z]"),
+    ("gaudi_topo", r"\bmodID\b"),
     ("mthreads_topo", r"\bDevice[ \t]+\d+[ \t|]+[A-Z]"),
     (
         "startup_log",

@@ -21,7 +21,7 @@ _COLUMN: Final = re.compile(
 )
 _COMPLETE: Final = re.compile(r"(?:Affinity|ID|NUMA)\s*\|?\s*$")
 _WHOLE_COLUMN: Final = re.compile(r"(?:CPU|NUMA|Node)\s*Affinity|GPU\s*NUMA\s*ID")
-_FRAGMENT: Final = re.compile(r"(?:[A-Za-z0-9]{1,8}(?:\s+(?:NUMA|ID|Affinity))*)?")
+_FRAGMENT: Final = re.compile(r"(?:[A-Za-z0-9]{1,8}\s*){0,4}")
 """What remains of a header's continuation besides whole labels and columns."""
 _NIC: Final = r"NIC\d+|mlx\d+_bond_?\d+|mlx\d+_\d+"
 _NIC_NAME: Final = re.compile(r"[a-z][a-z0-9_]*\d[a-z0-9_]*|NIC\d+")
@@ -111,6 +111,10 @@ class _Reader:
 
     def _header(self, at: int) -> Table | None:
         line, last = self._wrapped_header(at)
+        found = self._header_of(line, at, last)
+        return found if found or last == at else self._header_of(self.lines[at], at, at)
+
+    def _header_of(self, line: str, at: int, last: int) -> Table | None:
         runs = list(self._run.finditer(line))
         if not runs:
             return None
@@ -148,8 +152,10 @@ class _Reader:
             if not _FRAGMENT.fullmatch(_COLUMN.sub("", self._label.sub("", nxt)).strip(" |\t")):
                 break
             # a word that was broken in two makes sense only when its halves meet
-            ways = (f"{line} {nxt}", line + nxt)
-            line = max(ways, key=lambda way: self._named(way))
+            joined = max((f"{line} {nxt}", line + nxt), key=self._named)
+            if self._named(joined) == self._named(line):
+                break
+            line = joined
             last += 1
         return line, last
 

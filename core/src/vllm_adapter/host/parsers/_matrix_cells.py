@@ -167,7 +167,7 @@ def _pieces(tail: str, count: int) -> list[str]:
         pieces += ends.groups() if ends else (piece,)
     if glued and len(pieces) == count - 1:
         ways = _two_lists(pieces[0])
-        whole = is_whole(pieces[0]) and not _too_many(pieces[0])
+        whole = looks_whole(pieces[0]) and not _too_many(pieces[0])
         pieces[:1] = ways[0] if len(ways) == 1 and not whole else ()
         return pieces if len(pieces) == count else []
     return [] if glued and len(pieces) < count else pieces
@@ -184,7 +184,7 @@ def _two_lists(text: str) -> list[tuple[str, str]]:
         for at in range(1, len(text))
         if text[at:].isdigit()
         and (text[at] != "0" or text[at:] == "0")
-        and is_whole(text[:at])
+        and looks_whole(text[:at])
         and not _too_many(text[:at])
     ]
 
@@ -195,7 +195,7 @@ def _fits(column: str, value: str) -> bool:
     return bool((_NUMBER if column == "memory" else _LIST).fullmatch(value))
 
 
-def is_whole(text: str) -> bool:
+def looks_whole(text: str) -> bool:
     """Whether a list of CPUs can be all of it.
 
     Cut lists end in a comma, a dash or a smaller number than the one before; single CPUs in a row

@@ -11,7 +11,7 @@ from vllm_adapter.host.device_facts import Accelerator, Link, LinkMatrix
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.parsers._common import cpu_list
 from vllm_adapter.host.parsers._matrix import Table
-from vllm_adapter.host.parsers._matrix_cells import is_whole
+from vllm_adapter.host.parsers._matrix_cells import looks_whole
 from vllm_adapter.host.text import Report
 
 _LEGEND: Final = re.compile(r"(?<![\w/])(NIC\d+):\s*(.*)$")
@@ -83,7 +83,7 @@ def accelerators(table: Table, source: str, vendor: str) -> tuple[Accelerator, .
     for label in filter(None, table.labels[: table.devices]):
         values = table.rows[label].values if label in table.rows else {}
         cpus = values.get("cpu", "")
-        whole = is_whole(cpus) if cpus else True
+        whole = looks_whole(cpus) if cpus else True
         found.append(
             Accelerator(
                 vendor,

@@ -34,14 +34,12 @@ _TOOLS: Final = {
     "mlu": "cnmon topo -m",
     "musa": "mthreads-gmi topo -m",
     "thead": "ppu-smi topo -m",
-    "hygon": "hy-smi --showtopo",
 }
 _NAMED: Final = (
     ("metax", re.compile(r"\bmx-smi\b|MetaX", re.I)),
     ("iluvatar", re.compile(r"\bixsmi\b|\bIX-ML\b|Iluvatar", re.I)),
     ("musa", re.compile(r"\bmthreads-gmi\b|Moore ?Threads|MTLink", re.I)),
-    ("thead", re.compile(r"\bppu-smi\b|T-?Head", re.I)),
-    ("hygon", re.compile(r"\bhy-smi\b|Hygon", re.I)),
+    ("thead", re.compile(r"\bppu-smi\b", re.I)),
     ("cuda", re.compile(r"nvidia|NVLink", re.I)),
 )
 _LEGEND_LINES: Final = 16
