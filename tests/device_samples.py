@@ -109,6 +109,12 @@ def no_last_bars(text: str) -> str:
 DAMAGE = {
     "windows line breaks": lambda text: text.replace("\n", "\r\n"),
     "quoted": lambda text: "".join(f"> {line}" for line in text.splitlines(keepends=True)),
+    "each line twice as far": lambda text: text.replace("\n", "\n\n"),
+    "indented": lambda text: "".join(f"    {line}" for line in text.splitlines(keepends=True)),
+    "a compose log": lambda text: "".join(
+        f"web-1  | {line}" for line in text.splitlines(keepends=True)
+    ),
+    "a fence": lambda text: f"```\n{text}```\n",
     "trailing blanks": lambda text: text.replace("\n", "   \n"),
     "hard blanks": lambda text: text.replace("  ", " \xa0"),
     "talk around it": lambda text: f"Here is what it says:\n\n{text}\nThanks for looking!\n",

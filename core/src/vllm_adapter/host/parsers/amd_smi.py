@@ -12,7 +12,7 @@ from typing import Any, Final
 from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import MIB, binary_size, is_whole, normal_bdf, number
+from vllm_adapter.host.parsers._common import MIB, binary_size, dense, is_whole, normal_bdf, number
 from vllm_adapter.host.parsers._frame import BDF
 from vllm_adapter.host.parsers._json import objects
 from vllm_adapter.host.text import Report
@@ -48,6 +48,7 @@ _LEAVES: Final = frozenset(
 
 def parse(report: Report) -> HostFacts:
     """Devices by the tool's numbers, the kernel driver where it has a version, and ROCm."""
+    report = dense(report)
     devices: tuple[Accelerator, ...] = ()
     for index, values in (*_json(report), *_blocks(report)):
         devices = join_accelerators(devices, (_described(index, values),))

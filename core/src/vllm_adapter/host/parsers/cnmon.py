@@ -8,7 +8,7 @@ from typing import Final
 from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import MIB, normal_bdf
+from vllm_adapter.host.parsers._common import MIB, dense, normal_bdf, with_end
 from vllm_adapter.host.parsers._frame import BDF, tables
 from vllm_adapter.host.text import Report
 
@@ -34,12 +34,13 @@ _SOURCE: Final = "cnmon"
 
 def parse(report: Report) -> HostFacts:
     """Cards with their readings, and the driver's version."""
+    report = dense(report)
     devices: tuple[Accelerator, ...] = ()
     drivers: list[Driver] = []
     for which, start, stop in tables(report, _HEADS):
         if which:
             continue
-        found = _DRIVER.search(report.lines[start].text)
+        found = _DRIVER.search(with_end(report, start))
         if found:
             drivers.append(Driver("cambricon", found[1], _SOURCE))
         lines = [line.text for line in report.lines[start:stop]]

@@ -7,7 +7,7 @@ from typing import Final
 
 from vllm_adapter.host.device_facts import Accelerator, Driver, Health
 from vllm_adapter.host.facts import HostFacts
-from vllm_adapter.host.parsers._common import is_whole, normal_bdf
+from vllm_adapter.host.parsers._common import dense, is_whole, normal_bdf
 from vllm_adapter.host.text import Report
 
 SOURCE: Final = "kernel log"
@@ -52,6 +52,7 @@ _SINGLE: Final = (
 
 def parse(report: Report) -> HostFacts:
     """Devices that the log names, each with its errors, in the order of first mention."""
+    report = dense(report)
     found: dict[tuple[str, str], list[str]] = {}
     places: dict[str, str] = {}
     drivers: list[Driver] = []

@@ -9,7 +9,7 @@ from typing import Final
 from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import MIB, is_whole, normal_bdf
+from vllm_adapter.host.parsers._common import MIB, dense, is_whole, normal_bdf
 from vllm_adapter.host.parsers._csv import csv_devices
 from vllm_adapter.host.parsers._frame import BDF, device_rows, tables
 from vllm_adapter.host.text import Report
@@ -25,12 +25,13 @@ _PROCESS: Final = re.compile(
     r"(?P<name>\S+(?: \S+)*?)\s+(?P<mib>\d+)\s*Mi[Bb]\b"
 )
 _LISTED: Final = re.compile(rf"^\s*\[(?P<index>\d+)\] AIP \(\w+\) (?P<bdf>{BDF})\s*$")
-_KEYS: Final = re.compile(r"^\s+(Product Name|Module status|AIP UUID)\s*:\s+(\S.*)$")
+_KEYS: Final = re.compile(r"^\s*(Product Name|Module status|AIP UUID)\s*:\s+(\S.*)$")
 _SOURCE: Final = "hl-smi"
 
 
 def parse(report: Report) -> HostFacts:
     """Devices by AIP number, which follow no order of bus addresses; driver and firmware."""
+    report = dense(report)
     devices = csv_devices(report, "gaudi", _SOURCE, ("module_id", "bus_id"))
     drivers: list[Driver] = []
     for which, start, stop in tables(report, _HEADS):

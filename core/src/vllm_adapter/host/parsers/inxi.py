@@ -7,13 +7,13 @@ from typing import Final
 
 from vllm_adapter.host.device_facts import Accelerator, Driver
 from vllm_adapter.host.facts import HostFacts
-from vllm_adapter.host.parsers._common import normal_bdf
+from vllm_adapter.host.parsers._common import dense, normal_bdf
 from vllm_adapter.host.parsers._display import in_processor, maker_of_text
 from vllm_adapter.host.pci_ids import ARCHS
 from vllm_adapter.host.text import Report
 
-_SECTION: Final = re.compile(r"^\s{0,3}Graphics:")
-_NEXT: Final = re.compile(r"^(?:[A-Z][A-Za-z]+:)(?:\s|$)")
+_SECTION: Final = re.compile(r"^\s*Graphics:")
+_NEXT: Final = re.compile(r"^(\s*)[A-Z][A-Za-z]+:(?:\s|$)")
 _DEVICE: Final = re.compile(r"\b(?:Device|Card)(?:-\d+)?:\s+")
 _END: Final = re.compile(r"\b(?:Display|OpenGL|API|Monitor-\d+|Message|Info|Tools)\b:")
 _FIELD: Final = re.compile(r"\b(driver|v|bus-ID|bus ID|chip-ID|chip ID|type|vendor):\s+(\S+)")
@@ -21,6 +21,7 @@ _FIELD: Final = re.compile(r"\b(driver|v|bus-ID|bus ID|chip-ID|chip ID|type|vend
 
 def parse(report: Report) -> HostFacts:
     """Graphics devices on PCI, in the order of the list, counted by vendor."""
+    report = dense(report)
     devices: list[Accelerator] = []
     drivers: list[Driver] = []
     for start, _ in report.find(_SECTION):
@@ -57,8 +58,10 @@ def parse(report: Report) -> HostFacts:
 def _entries(report: Report, start: int) -> list[str]:
     """The words of each device; inxi breaks its lines at the terminal's width."""
     lines = [report.lines[start].text]
+    indent = len(lines[0]) - len(lines[0].lstrip())
     for line in report.lines[start + 1 :]:
-        if _NEXT.match(line.text) or not line.text.strip():
+        section = _NEXT.match(line.text)
+        if (section and len(section[1]) <= indent) or not line.text.strip():
             break
         lines.append(line.text)
     text = " ".join(line.strip() for line in lines)

@@ -12,7 +12,7 @@ from typing import Final
 
 from vllm_adapter.host.device_facts import Accelerator, Health
 from vllm_adapter.host.facts import HostFacts, PciDevice
-from vllm_adapter.host.parsers._common import is_whole, normal_bdf
+from vllm_adapter.host.parsers._common import dense, is_whole, normal_bdf
 from vllm_adapter.host.parsers._display import in_processor, maker_of_text
 from vllm_adapter.host.pci_ids import ARCHS
 from vllm_adapter.host.text import Report
@@ -34,8 +34,8 @@ _KINDS: Final = {
     "Display controller": "0380",
     "Processing accelerators": "1200",
 }
-_DRIVER: Final = re.compile(r"^\s+Kernel driver in use: (\S+)\s*$")
-_NODE: Final = re.compile(r"\bNUMA node:? (\d+)(?=,|\s|$)")
+_DRIVER: Final = re.compile(r"^\s*Kernel driver in use: (\S+)\s*$")
+_NODE: Final = re.compile(r"^\s*(?:Flags: .*, )?NUMA node:? (\d+)(?=,|\s|$)")
 _UNKNOWN: Final = re.compile(r"\bDevice (?:([0-9a-f]{4}):)?([0-9a-f]{4})\b")
 
 
@@ -55,6 +55,7 @@ class _Function:
 
 def parse(report: Report) -> HostFacts:
     """PCI functions with ids, and accelerators in the order of the list, counted by vendor."""
+    report = dense(report)
     pci: list[PciDevice] = []
     devices: list[Accelerator] = []
     modules: set[str] = set()
@@ -119,7 +120,7 @@ def _functions(report: Report) -> Iterator[_Function]:
                 bdf = normal_bdf(numbers["bdf"]) or ""
                 current = _Function(bdf, numbers["code"], "", None, numbers["ids"])
             continue
-        if current and whole and line.text[:1] in (" ", "\t"):
+        if current and whole:
             driver, node = _DRIVER.match(line.text), _NODE.search(line.text)
             if driver:
                 current.driver = driver[1]

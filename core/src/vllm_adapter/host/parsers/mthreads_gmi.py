@@ -8,7 +8,7 @@ from typing import Final
 from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import MIB, normal_bdf
+from vllm_adapter.host.parsers._common import MIB, dense, normal_bdf
 from vllm_adapter.host.parsers._frame import BDF
 from vllm_adapter.host.text import Report
 
@@ -30,6 +30,7 @@ _SOURCE: Final = "mthreads-gmi"
 
 def parse(report: Report) -> HostFacts:
     """Devices, their processes, and the driver."""
+    report = dense(report)
     drivers = [
         Driver("mtgpu", found[1], _SOURCE)
         for line in report.lines

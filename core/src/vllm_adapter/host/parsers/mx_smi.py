@@ -9,7 +9,7 @@ from typing import Final
 from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Driver
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import MIB, normal_bdf
+from vllm_adapter.host.parsers._common import MIB, dense, normal_bdf, with_end
 from vllm_adapter.host.parsers._frame import BDF, device_rows, tables
 from vllm_adapter.host.text import Report
 
@@ -34,15 +34,16 @@ _SOURCE: Final = "mx-smi"
 
 def parse(report: Report) -> HostFacts:
     """Devices with the state that the tool names, the kernel driver and MACA."""
+    report = dense(report)
     devices: tuple[Accelerator, ...] = ()
     drivers: list[Driver] = []
     for which, start, stop in tables(report, _HEADS):
         if which:
             continue
         devices = join_accelerators(devices, _table(report, start, stop))
-        for line in report.lines[start : min(start + 2, stop)]:
+        for position in range(start, min(start + 2, stop)):
             for component, pattern in _VERSIONS:
-                found = pattern.search(line.text)
+                found = pattern.search(with_end(report, position))
                 if found:
                     drivers.append(Driver(component, found[1], _SOURCE))
     listed = []

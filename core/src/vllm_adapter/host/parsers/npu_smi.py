@@ -13,11 +13,12 @@ from typing import Final
 from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import MIB, is_whole, normal_bdf
+from vllm_adapter.host.parsers._common import MIB, dense, is_whole, normal_bdf, with_end
 from vllm_adapter.host.text import Report
 
 SOURCE: Final = "npu-smi info"
 _VERSION: Final = re.compile(r"npu-smi\s+(\S+)\s+Version:\s*([\w.+-]+)(?=\s)")
+_HEAD: Final = re.compile(r"\bnpu-smi\s.*Version:")
 _NAMED: Final = re.compile(
     r"(?:^|\|)\s*(?P<npu>\d{1,5})\s*\|?\s+(?P<name>(?:Ascend\s?)?\d{3}[\w-]*)\s*\|?\s+"
     r"(?P<health>OK|Warning|Alarm|Critical|UNKNOWN|Offline|NA)\s*\|\s*"
@@ -45,10 +46,13 @@ _BOARD: Final = re.compile(
 
 def parse(report: Report) -> HostFacts:
     """Every chip once, in the order of NPU and chip; `logical` counts them, or is as `-m` says."""
+    report = dense(report)
     devices = join_accelerators(_mapped(report), _board(report))
     drivers: list[Driver] = []
-    for _, found in report.find(_VERSION):
-        drivers.append(Driver("ascend", found[2], "npu-smi"))
+    for position, _ in report.find(_HEAD):
+        found = _VERSION.search(with_end(report, position))
+        if found:
+            drivers.append(Driver("ascend", found[2], "npu-smi"))
     devices = _joined(devices, _table(report))
     return HostFacts(accelerators=devices, drivers=tuple(dict.fromkeys(drivers)))
 
@@ -76,7 +80,7 @@ def _table(report: Report) -> tuple[Accelerator, ...]:
         if _PROCESSES.search(line.text):
             in_processes, named = True, None
             continue
-        if _VERSION.search(line.text):
+        if _HEAD.search(line.text):
             in_processes = False
         if in_processes:
             _add_process(found, line.text)

@@ -13,7 +13,7 @@ from typing import Final
 from vllm_adapter.host.device_facts import Accelerator, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import MIB, is_whole, normal_bdf
+from vllm_adapter.host.parsers._common import MIB, dense, is_whole, normal_bdf
 from vllm_adapter.host.parsers._csv import csv_devices
 from vllm_adapter.host.parsers._frame import BDF, Row, device_rows, processes, tables
 from vllm_adapter.host.parsers._makers import maker
@@ -55,6 +55,7 @@ _LOST: Final = re.compile(
 
 def parse(report: Report) -> HostFacts:
     """Devices, drivers and processes of every such output in the text."""
+    report = dense(report)
     listed = csv_devices(report, "cuda", "nvidia-smi", ("uuid", "gpu_uuid", "pci.bus_id", "name"))
     devices = join_accelerators(_listed(report), listed)
     drivers: list[Driver] = []

@@ -13,7 +13,7 @@ from typing import Final
 from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import binary_size, normal_bdf, number
+from vllm_adapter.host.parsers._common import binary_size, dense, normal_bdf, number
 from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
 
@@ -72,6 +72,7 @@ class _Gpu:
 
 def parse(report: Report) -> HostFacts:
     """Devices of every log in the text, and the driver's versions."""
+    report = dense(report)
     starts = [position for position, _ in report.find(_START)]
     devices: tuple[Accelerator, ...] = ()
     drivers: list[Driver] = []

@@ -8,7 +8,7 @@ from typing import Final
 
 from vllm_adapter.host.device_facts import Accelerator, Driver
 from vllm_adapter.host.facts import DeviceNode, HostFacts
-from vllm_adapter.host.parsers._common import is_whole, normal_bdf
+from vllm_adapter.host.parsers._common import dense, is_whole, normal_bdf
 from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
 
@@ -50,6 +50,7 @@ def parse(report: Report) -> HostFacts:
 
     A listing does not tell who reads it: a node is taken for readable where its group may read it.
     """
+    report = dense(report)
     nodes = {node.path: node for node in (*_listed(report), *_denied(report))}
     return HostFacts(
         accelerators=tuple(dict.fromkeys(_information(report))),

@@ -12,7 +12,7 @@ from typing import Final
 from vllm_adapter.host.device_facts import Accelerator, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import MIB, is_whole, normal_bdf, number
+from vllm_adapter.host.parsers._common import MIB, dense, is_whole, normal_bdf, number
 from vllm_adapter.host.parsers._json import objects
 from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
@@ -40,6 +40,7 @@ _NAMES: Final = ("card series", "card model", "device name", "market name")
 
 def parse(report: Report) -> HostFacts:
     """Devices by the tool's own numbers. VRAM in per cent is no size, and is left out."""
+    report = dense(report)
     pairs = [*_pairs(report), *_json(report)]
     devices = join_accelerators((), [_described(*one) for one in pairs])
     for device in _concise(report):

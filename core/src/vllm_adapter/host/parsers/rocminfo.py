@@ -12,7 +12,7 @@ from typing import Final
 
 from vllm_adapter.host.device_facts import Accelerator, Driver
 from vllm_adapter.host.facts import HostFacts
-from vllm_adapter.host.parsers._common import is_whole
+from vllm_adapter.host.parsers._common import dense, is_whole
 from vllm_adapter.host.parsers._display import in_processor
 from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
@@ -27,6 +27,7 @@ _SIZE: Final = re.compile(r"(\d+)\(0x[0-9a-f]+\) KB")
 
 def parse(report: Report) -> HostFacts:
     """GPU agents in their order, and the kernel driver's version where it has one."""
+    report = dense(report)
     devices: list[Accelerator] = []
     for values in _agents(report):
         arch = _ARCH.fullmatch(values.get("Name", "").partition(":")[0])

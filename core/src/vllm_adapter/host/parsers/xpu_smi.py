@@ -12,7 +12,7 @@ from typing import Final
 from vllm_adapter.host.device_facts import Accelerator, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import binary_size, is_whole, normal_bdf
+from vllm_adapter.host.parsers._common import binary_size, dense, is_whole, normal_bdf, with_end
 from vllm_adapter.host.parsers._frame import device_rows, processes, tables
 from vllm_adapter.host.parsers._json import objects
 from vllm_adapter.host.text import Report
@@ -22,7 +22,7 @@ _OTHERS: Final = re.compile(r"\b(?:NVIDIA-SMI|AMD-SMI|MX-SMI)\s+\d|\bHL-SMI Vers
 _LEVEL_ZERO: Final = re.compile(r"Level Zero(?: Version)?:\s*(\d+(?:\.\d+)+)(?=\s|\|)")
 _HEAD: Final = re.compile(r"\|\s*Device ID\s*\|\s*Device Information")
 _ROW: Final = re.compile(
-    r"^\s*\|?\s*(?:(?P<id>\d+)\s*)?\|\s*(?P<key>[A-Z][^:|]*):\s*(?P<value>[^|]*)\|\s*$"
+    r"^\s*\|?\s*(?:(?P<id>\d+)\s*)?\|\s*(?P<key>[A-Z][^:|]*):\s*(?P<value>[^|]*)(?P<bar>\|?)\s*$"
 )
 _DUMP_HEAD: Final = re.compile(r"^\s*Device ID,", re.M)
 _SOURCE: Final = "xpu-smi"
@@ -45,6 +45,7 @@ _KEYS: Final = {
 
 def parse(report: Report) -> HostFacts:
     """Devices by the tool's numbers, and what it says of driver and Level Zero."""
+    report = dense(report)
     devices: tuple[Accelerator, ...] = ()
     for index, values in (*_discovered(report), *_dumped(report), *_json(report)):
         device = _device(index, values)
@@ -53,7 +54,7 @@ def parse(report: Report) -> HostFacts:
     for which, start, stop in tables(report, (_OVERVIEW, _OTHERS)):
         if which:
             continue
-        found = _LEVEL_ZERO.search(report.lines[start].text)
+        found = _LEVEL_ZERO.search(with_end(report, start))
         if found:
             drivers.append(Driver("level-zero", found[1], _SOURCE))
         devices = join_accelerators(devices, _overview(report, start, stop))
@@ -86,12 +87,13 @@ def _discovered(report: Report) -> Iterator[tuple[int, dict[str, str]]]:
     for start, _ in report.find(_HEAD):
         index: int | None = None
         values: dict[str, str] = {}
-        for line in report.lines[start + 1 :]:
-            if _HEAD.search(line.text):
+        for position in range(start + 1, len(report.lines)):
+            text = report.lines[position].text
+            if _HEAD.search(text):
                 break
-            row = _ROW.match(line.text)
-            if not row:
-                if line.text.strip() and not re.match(r"\s*[|+]", line.text):
+            row = _ROW.match(text)
+            if not row or not (row["bar"] or is_whole(report, position)):
+                if text.strip() and not re.match(r"\s*[|+]", text):
                     break
                 continue
             if row["id"]:
