@@ -2,65 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import smollm2
 import tiny_llama
 import torch
-from tokenizers import Tokenizer, models
-from transformers import (
-    BertConfig,
-    BertModel,
-    PreTrainedTokenizerFast,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
+from plain_vllm import (
+    LAYERS,
+    NEW,
+    OPERATORS,
+    PLAIN,
+    calls_of,
+    changed,
+    drawn,
+    equal,
+    near,
+    saved,
+    with_tokenizer,
 )
-
-from vllm_adapter.engine.integrations.vllm.counters import read_counts
+from transformers import BertConfig, BertModel, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-
-PLAIN = {"VLLM_PLUGINS": ""}
-TIE = 1e-4
-"""Where tokens differ at all, the reference's two best logits there are closer than this."""
-NEW = 24
-OURS = {"NativeCpu": ["CUSTOM"]}
-LAYERS = ("linear", "rotary_embedding", "reshape_and_cache", "paged_attention", "silu_and_mul")
-OPERATORS = (*LAYERS, "rms_norm", "fused_add_rms_norm")
-
-
-def drawn(*lengths, seed=0):
-    """Prompts of random tokens, of these lengths."""
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(3, 128, (n,), generator=generator).tolist() for n in lengths]
-
-
-def equal(want, got):
-    """Rows of a table; fails at a difference that no near tie explains."""
-    lines = ["row  tokens  compared     smallest gap of the two best logits"]
-    for row, (theirs, ours) in enumerate(zip(want["answers"], got["answers"], strict=True)):
-        pairs = list(zip(theirs["tokens"], ours["tokens"], strict=True))
-        place = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-        gaps = theirs["gaps"]
-        said = "identical" if place is None else f"differ at {place}"
-        gap = min(gaps) if place is None else gaps[place]
-        lines.append(f"{row:3}  {len(pairs):6}  {said:11}  {gap:.1e}")
-        assert place is None or gap < TIE, "\n".join(lines)
-    return "\n".join(lines)
-
-
-def calls_of(folder):
-    """The calls of each operator, and the providers, of the one process that made any."""
-    (counts,) = read_counts(folder)
-    assert {provider for _, provider in counts.calls} == {"cpu"}
-    return counts.process, {op: number for (op, _), number in counts.calls.items()}
-
-
-def saved(model, folder):
-    model.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +98,7 @@ def test_our_operators_run_in_the_worker_process(run_engine, qwen3, tmp_path):
 
 
 def test_an_adapter_without_operators_leaves_vllm_as_it_was(run_engine, qwen3, tmp_path):
-    file = descriptor(tmp_path, lambda operators: {})
+    file = changed(tmp_path, lambda operators: {})
     want = run_engine(qwen3, [drawn(5)], 4, PLAIN).result
     got = run_engine(qwen3, [drawn(5)], 4, {"VA_CAPABILITY": str(file)})
     assert got.code == 0, got.log
@@ -155,7 +116,7 @@ def test_what_does_not_bind_stays_vllms_own_with_its_reason_said_once(
         return {**kept, "silu_and_mul": narrow}
 
     counts = tmp_path / "counts"
-    environ = {"VA_CAPABILITY": str(descriptor(tmp_path, without)), "VA_COUNTERS": str(counts)}
+    environ = {"VA_CAPABILITY": str(changed(tmp_path, without)), "VA_COUNTERS": str(counts)}
     prompts = [drawn(5, 40)]
     want = run_engine(qwen3, prompts, NEW, PLAIN)
     got = run_engine(qwen3, prompts, NEW, environ)
@@ -170,7 +131,7 @@ def test_what_does_not_bind_stays_vllms_own_with_its_reason_said_once(
 
 @pytest.mark.parametrize("op", ["paged_attention", "linear", "silu_and_mul", "rms_norm"])
 def test_under_error_a_refusal_comes_before_weights_are_loaded(run_engine, qwen3, tmp_path, op):
-    file = descriptor(tmp_path, lambda operators: {k: v for k, v in operators.items() if k != op})
+    file = changed(tmp_path, lambda operators: {k: v for k, v in operators.items() if k != op})
     got = run_engine(qwen3, [drawn(5)], 4, {"VA_CAPABILITY": str(file), "VA_FALLBACK": "error"})
     assert got.code != 0
     assert "[VA3001]" in got.log
@@ -223,29 +184,14 @@ def test_an_encoder_gives_the_embeddings_of_plain_vllm(
         initializer_range=0.2,
     )
     folder = saved(BertModel(config), tmp_path_factory.mktemp("bert"))
-    words = models.WordLevel({str(n): n for n in range(128)}, unk_token="0")
-    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words)).save_pretrained(folder)
+    with_tokenizer(folder)
     pooling = {"runner": "pooling"}
     prompts = [drawn(1, 7, 64, 33)]
     want = run_engine(folder, prompts, 1, PLAIN, **pooling)
     got = run_engine(folder, prompts, 1, {"VA_COUNTERS": str(tmp_path)}, **pooling)
     assert got.code == 0, got.log
-    theirs, ours = (torch.tensor(ran.result["answers"]) for ran in (want, got))
-    far = (theirs - ours).abs().max().item()
-    figures(f"{len(theirs)} embeddings of {theirs.shape[1]}, largest difference {far:.1e}")
-    assert far < 1e-5
+    figures(near(want.result, got.result, 1e-5))
     calls = calls_of(tmp_path)[1]
     assert got.result["backends"] == ["CUSTOM"]
     # A layer: qkv, the result's projection, two of the MLP.
     assert calls["linear"] == 4 * calls["attention"] > 0
-
-
-def descriptor(folder, change):
-    """The CPU adapter's descriptor of this machine with other operators, as a file."""
-    from vllm_adapter.engine.device import open_device
-
-    raw = dict(open_device("cpu").capability.raw)
-    raw["operators"] = change(raw["operators"])
-    file = Path(folder) / "changed.json"
-    file.write_text(json.dumps(raw))
-    return file
