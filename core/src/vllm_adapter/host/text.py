@@ -52,7 +52,7 @@ _STRING_ENDS: Final = re.compile(
     r"^\s*[\[{(]?\s*(?:['\"][\w .-]*['\"]\s*:\s*)?['\"]|['\"]\s*[,}\])]*\s*$"
 )
 _CLOSED: Final = re.compile(r"(?:[\r\n]|[`'\">}\]][ \t]*)$")  # a mark around the paste closes it
-_DUMP: Final = 10
+_DUMP: Final = 5
 _REPEATS: Final = 3
 _LONGEST: Final = 50_000
 """Characters of a line: no tool prints more; a longer one ends in "...", the mark of a cut."""

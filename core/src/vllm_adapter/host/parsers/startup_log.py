@@ -64,6 +64,7 @@ _PATH: Final = re.compile(r"/(flashinfer|flash_attn|triton|torch)-(\d+\.\d+\.\d[
 
 def parse(report: Report) -> HostFacts:
     """The facts in a log; words of a finding that only sound like facts are not taken."""
+    report = report.settled
     torch = _torch(report)
     vllm = _vllm(report)
     packages = {
