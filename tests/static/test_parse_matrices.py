@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from matrix_text import DAMAGES, LEGEND, STYLES, Printed, aligned, printed, single, wrapped
 
@@ -307,7 +307,7 @@ def test_tables_of_amd_are_not_ours():
         ("0-35,72-107 0 N/A", "0-35,72-107", (0,)),
         ("\t\t\tN/A", "", ()),
         ("\t1\t\tN/A", "", (1,)),  # no CPUs: the node is not theirs
-        ("0-15\t\t\tN/A", "0-15", ()),
+        ("0-15\t\t\tN/A", "", ()),  # or 0-1 and 5
         ("0-15\tsome words", "", ()),
         ("0,2,4,6,8,10\t0\t\tN/A", "", (0,)),
         ("0-35,72-10\t0\t\tN/A", "", (0,)),
@@ -424,6 +424,32 @@ def test_rows_may_be_missing(truth, style, data):
 @given(printed(), st.integers(20, 200))
 def test_wrapped_lines_are_never_wrong(truth, width):
     check_part("\n".join(wrapped(truth.lines(), width)) + LEGEND, truth)
+
+
+@SLOW
+@given(printed(), st.sampled_from((2, 10, 30)), st.randoms(use_true_random=False))
+def test_lost_tabs_are_never_wrong(truth, percent, random):
+    lines = (
+        "".join(c for c in x if c != "\t" or random.random() * 100 > percent)
+        for x in truth.lines()
+    )
+    check_part("\n".join(lines) + LEGEND, truth)
+
+
+@SLOW
+@given(printed(), st.integers(10, 150))
+def test_the_edge_of_a_screen_is_never_wrong(truth, width):
+    assume(not any(values[2:] == ("2",) or values[2:] == ("18",) for values in truth.values))
+    lines = (line[:width] for line in aligned(truth.lines()))
+    check_part("\n".join(lines) + LEGEND, truth)
+
+
+@SLOW
+@given(printed(words=("ETH", "HT", "NV1", "NV18", "SYS")), st.sampled_from(STYLES), st.data())
+def test_a_piece_of_a_table_is_never_wrong(truth, style, data):
+    text = "\n".join(style(truth.lines())) + LEGEND
+    start = data.draw(st.integers(0, len(text)))
+    check_part(text[start : data.draw(st.integers(start, len(text)))], truth)
 
 
 def check_part(text: str, truth: Printed) -> None:

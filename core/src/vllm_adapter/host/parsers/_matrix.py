@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from vllm_adapter.host.parsers._matrix_cells import DOUBT, Row, Words, read_row
+from vllm_adapter.host.parsers._matrix_cells import DOUBT, LOST, Row, Words, read_row
 from vllm_adapter.host.text import Report
 
 _COLUMN: Final = re.compile(
@@ -133,7 +133,7 @@ class _Reader:
             return None
         columns = [found.lastgroup or "" for found in _COLUMN.finditer(rest)]
         if columns and not _COMPLETE.search(rest):
-            columns.pop()  # the screen ended here, and in the middle of the values too
+            columns[-1:] = LOST  # the screen ended here, and in the middle of the values too
         devices = sum(bool(self._device.fullmatch(label)) for label in labels)
         if any(self._device.fullmatch(label) for label in labels[devices:]):
             return None

@@ -21,6 +21,9 @@ _OTHER_WORD: Final = re.compile(r"[A-Z][A-Z0-9_]{1,9}\*?")
 _NONE: Final = ("N/A", "NA", "-")
 _MOST_CPUS: Final = 1024
 """CPUs of the largest boxes with accelerators; a number above it is two that ran together."""
+LOST: Final = ("lost", "lost too", "lost as well")
+"""Columns behind the edge of a screen: what is left of them may stand in the one before."""
+_PADDING: Final = 2
 _CUT_WIDTH: Final = 12
 """Characters at which `nvidia-smi topo -m` was seen to cut a list of single CPUs."""
 
@@ -78,7 +81,7 @@ def read_row(
     follows the text, not even a line break; `broken`, that it was joined from several lines.
     """
     row = Row(label)
-    starts: list[tuple[int, int, str]] = []
+    starts: list[tuple[int, int]] = []
     tail = ""
     for chunk in _CHUNK.finditer(text):
         if len(row.cells) == count:
@@ -93,7 +96,7 @@ def read_row(
                 row.clean = False
             break
         row.cells += found[0]
-        starts.append((chunk.start(), chunk.end() - len(found[1]), found[0][-1]))
+        starts.append((chunk.start(), chunk.end() - len(found[1])))
         if found[1]:
             tail = text[starts[-1][1] :]
             break
@@ -104,31 +107,30 @@ def read_row(
     if row.whole and tail.strip(" \t|"):
         first = None if broken else _first_filled(text, starts, tail)
         row.values = read_values(tail, columns, first, cut)
-    elif row.whole and row.cells and (cut or (columns and row.cells[-1][-1:].isdigit())):
-        row.cells.pop()  # NV1 of NV18; NV10 that was NV1 and node 0
+    elif cut and row.whole and row.cells:
+        row.cells.pop()
         row.whole = False
+    if row.whole and row.cells[-1:] and row.cells[-1][-1:].isdigit():
+        if len(tail.replace("|", " ").split()) < len(columns):
+            row.cells[-1] = ""  # NV1 of NV18; NV10 that was NV1 and node 0
     return row
 
 
-def _first_filled(text: str, starts: list[tuple[int, int, str]], tail: str) -> bool | None:
+def _first_filled(text: str, starts: list[tuple[int, int]], tail: str) -> bool | None:
     """Whether the first column behind the cells has a value; None if blanks do not tell."""
     if tail[:1] not in (" ", "\t"):
         return None
     if "\t" in text:
-        # one tab alone does not tell: some pages make one of two
-        fields = tail.split("\t")
-        return bool(fields[1].strip()) if "" in (field.strip() for field in fields[1:]) else None
-    if len(starts) < 3:
+        # two tabs are a blank; one does not tell, for some pages lose tabs
+        return False if tail.split("\t")[1:2] == [""] else None
+    if len(starts) < 2 or any(after[0] - before[1] < 2 for before, after in pairwise(starts)):
         return None
-    gaps = [after[0] - before[1] for before, after in pairwise(starts)]
+    width = round((starts[-1][0] - starts[0][0]) / (len(starts) - 1))
     # the cell of a device with itself is printed " X " by some tools, one place to the right
-    plain = [i for i, start in enumerate(starts) if len(start[2]) > 1]
-    widths = {starts[b][0] - starts[a][0] for a, b in pairwise(plain) if b == a + 1}
-    if min(gaps) < 2 or len(widths) != 1:
+    if any(abs(after[0] - before[0] - width) > 1 for before, after in pairwise(starts)):
         return None
-    expected = starts[-1][0] + widths.pop()
     first = len(text) - len(tail.lstrip())
-    return expected - 1 <= first <= expected
+    return abs(first - starts[-1][0] - width) <= _PADDING
 
 
 def read_values(
@@ -142,7 +144,7 @@ def read_values(
         named = dict(zip(columns, fields, strict=False))
     else:
         pieces = _pieces(tail, len(columns))
-        if len(pieces) >= len(columns):
+        if len(pieces) >= len(columns) and first is not False:
             named = dict(zip(columns, pieces, strict=False))
         elif first is True and pieces:
             named = {columns[0]: pieces[0]}
@@ -192,7 +194,8 @@ def _two_lists(text: str) -> list[tuple[str, str]]:
 def _fits(column: str, value: str) -> bool:
     if not value or value in _NONE:
         return True
-    return bool((_NUMBER if column == "memory" else _LIST).fullmatch(value))
+    form = _NUMBER if column == "memory" else _LIST
+    return bool(form.fullmatch(value)) and not _too_many(value)
 
 
 def looks_whole(text: str) -> bool:
