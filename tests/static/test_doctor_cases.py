@@ -1,0 +1,57 @@
+"""The doctor on real reports with known answers: every named fault, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vllm_adapter.codes import CODES
+from vllm_adapter.doctor.diagnose import all_rules, diagnose
+from vllm_adapter.doctor.finding import Severity
+from vllm_adapter.doctor.rule import Box
+from vllm_adapter.host.report import parse_report
+
+pytestmark = pytest.mark.static
+
+FOLDER = Path(__file__).parent.parent / "data/reports"
+ANSWERS = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
+
+
+def found(raw: bytes) -> tuple[set[str], set[str]]:
+    """(codes of findings, codes of notes)."""
+    both = diagnose(Box(parse_report(raw)))
+    notes = {one.code for one in both if one.severity is Severity.NOTE}
+    return {one.code for one in both if one.severity is not Severity.NOTE}, notes
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_report_gets_the_right_codes(name):
+    findings, notes = found((FOLDER / name).read_bytes())
+    assert findings == set(ANSWERS[name]["findings"])
+    assert notes >= set(ANSWERS[name]["notes"])
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_every_finding_is_whole(name):
+    box = Box(parse_report((FOLDER / name).read_bytes()))
+    for one in diagnose(box):
+        assert one.evidence and one.cause and one.action
+        assert "{" not in one.cause + one.action.replace("{GPU", "")
+        for evidence in one.evidence:
+            if evidence.source.startswith("line "):
+                number = int(evidence.source.removeprefix("line "))
+                line = next(x for x in box.facts.report if x.number == number)
+                assert evidence.text == line.text.strip()
+
+
+def test_every_report_has_an_answer():
+    files = {str(file.relative_to(FOLDER)) for file in FOLDER.glob("*/*.txt")}
+    assert set(ANSWERS) == files
+
+
+def test_every_rule_has_a_page_with_a_symptom():
+    codes = {rule.code for rule in all_rules()}
+    assert codes <= set(CODES)
+    assert all(CODES[code].symptom for code in codes)
