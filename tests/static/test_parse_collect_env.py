@@ -275,6 +275,7 @@ def test_numactl() -> None:
     assert nodes[1].cpus == (*range(7, 14), *range(35, 42))
     assert nodes[1].memory_bytes == 16125 << 20
     assert nodes[0].distances == (10, 21, 31, 31)
+    assert numactl.parse(clean("available: 1 nodes (0)\nnode 0 cpus: 0 1 ")).numa == ()
     grace = (
         "available: 3 nodes (0-2)\nnode 0 cpus: 0 1\nnode 0 size: 100 MB\nnode 1 cpus:\n"
         "node 1 size: 50 MB\nnode 2 cpus:\nnode distances:\nnode   0   1   2\n  0:  10  80  80\n"

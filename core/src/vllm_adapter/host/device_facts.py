@@ -82,8 +82,9 @@ class Driver:
     `component`: "nvidia" (the kernel driver), "nvidia-smi", "nvml", "cuda" (the highest runtime
     that the driver serves), "cuda-toolkit", "windows" (a WSL host's), "amdgpu", "rocm", "xe",
     "i915", "level-zero", "ascend" (driver), "ascend-firmware", "cann", "habanalabs",
-    "habanalabs-firmware", "mtgpu", "musa", "metax", "maca", "cambricon", and "ppu", "kunlunxin",
-    "iluvatar" of tools with NVIDIA's face.
+    "habanalabs-firmware", "mtgpu", "musa", "metax", "maca", "cambricon", "miopen",
+    "compute-runtime" (Intel's OpenCL), and "ppu", "kunlunxin", "iluvatar" of tools with NVIDIA's
+    face.
     """
 
     component: str

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from vllm_adapter.host.facts import HostFacts, NumaNode
-from vllm_adapter.host.parsers._common import MIB, cpu_list
+from vllm_adapter.host.parsers._common import MIB, cpu_list, is_whole
 from vllm_adapter.host.text import Report
 
 _NODE: Final = re.compile(r"^\s*node\s+(\d{1,4})\s+(cpus|size):\s*(.*)$")
@@ -18,14 +18,15 @@ _ROW: Final = re.compile(r"^\s*(\d{1,4}):((?:\s+\d{1,3})+)\s*$")
 
 def parse(report: Report) -> HostFacts:
     """The nodes of the first table; a node whose list of CPUs was cut is left out."""
-    report = report.settled
     cpus: dict[int, tuple[int, ...] | None] = {}
     sizes: dict[int, int] = {}
     order: tuple[int, ...] = ()
     rows: dict[int, tuple[int, ...]] = {}
     tables = 0
     distances = False
-    for line in report.lines:
+    for position, line in enumerate(report.lines):
+        if not is_whole(report, position):
+            break
         tables += _AVAILABLE.match(line.text) is not None
         if tables > 1:
             break
