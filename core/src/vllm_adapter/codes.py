@@ -59,6 +59,14 @@ CODES: Final[Mapping[str, Code]] = {
             "follow the next step that `vllm-adapter list --probe` prints for the adapter.",
         ),
         Code(
+            "VA0402",
+            "C library cannot be used",
+            "A C library behind vllm_adapter.h is missing, is built for another machine or "
+            "another major version of the ABI, lacks a required function, or crashed or hung when "
+            "a child process asked it. It was not loaded into this process.",
+            "name another file in VA_LIBRARY, or unset it; the message says what to build anew.",
+        ),
+        Code(
             "VA2001",
             "a device's runtime failed",
             "A call of the device's runtime reported a failure of its own.",
@@ -87,6 +95,29 @@ CODES: Final[Mapping[str, Code]] = {
             "copy out of bounds",
             "A copy would leave the allocation it reads or writes. Nothing was copied.",
             "a defect of the calling code: check offset and length against the size.",
+        ),
+        Code(
+            "VA2006",
+            "device lost",
+            "The device stopped answering and does not come back in this process: it was reset, "
+            "unplugged, or its driver gave it up. All memory on it is gone.",
+            "end the process; look for the cause with `vllm-adapter doctor`; reset the device "
+            "with the vendor's tool.",
+        ),
+        Code(
+            "VA2007",
+            "work failed on the device",
+            "A kernel or a copy could not be started, or failed while it ran. What it should have "
+            "written is void; the device itself goes on.",
+            "run the step again; where it fails each time, read the library's sentence and report "
+            "it to the vendor.",
+        ),
+        Code(
+            "VA2008",
+            "device used after a fork",
+            "The device was opened, and then this process was forked from the one that opened "
+            "it. Threads and mappings of a driver do not survive a fork.",
+            "start workers with the method `spawn`, or open the device in the child alone.",
         ),
         Code(
             "VA3001",

@@ -7,11 +7,15 @@ VllmAdapterError
 │   ├── CapabilityError     a capability descriptor
 │   └── CertificateError    a certificate file
 ├── AdapterError            an adapter cannot be used on this machine
+│   └── LibraryError        a C library that cannot be used, or must not be loaded
 ├── DeviceError             the runtime of a device
 │   ├── NoSuchDevice        an index that the runtime does not have
 │   ├── OutOfMemory         the device cannot give that much
 │   ├── AllocationFreed     used, or freed again, after free()
-│   └── OutOfBounds         a copy that leaves its allocation
+│   ├── OutOfBounds         a copy that leaves its allocation
+│   ├── DeviceLost          the device is gone, for good
+│   ├── LaunchFailed        work that could not be started, or failed while it ran
+│   └── ForkedDevice        a device that was opened before the fork of this process
 ├── DeviceRefused           another device than VA_REQUIRE_DEVICE names
 ├── UnsupportedCase         no implementation accepts an operator's case
 └── UnsupportedModel        a model or generation mode that we refuse
@@ -91,6 +95,12 @@ class AdapterError(VllmAdapterError):
     code = "VA0401"
 
 
+class LibraryError(AdapterError):
+    """A C library is missing, is for another machine or ABI, lacks functions, crashes or hangs."""
+
+    code = "VA0402"
+
+
 class DeviceError(VllmAdapterError):
     """A device's runtime failed."""
 
@@ -119,6 +129,24 @@ class OutOfBounds(DeviceError):
     """A copy would leave its allocation."""
 
     code = "VA2005"
+
+
+class DeviceLost(DeviceError):
+    """The device is gone: every later call of this process fails too."""
+
+    code = "VA2006"
+
+
+class LaunchFailed(DeviceError):
+    """Work could not be started, or failed while it ran; what it should have written is void."""
+
+    code = "VA2007"
+
+
+class ForkedDevice(DeviceError):
+    """The device was opened before this process was forked, and cannot be used in the child."""
+
+    code = "VA2008"
 
 
 class UnsupportedCase(VllmAdapterError):

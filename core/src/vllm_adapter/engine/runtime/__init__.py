@@ -5,6 +5,7 @@ from vllm_adapter.engine.runtime.base import (
     MemoryCapacity,
     MemoryStats,
     RuntimeAdapter,
+    Stream,
 )
 from vllm_adapter.engine.runtime.framework import FrameworkRuntime, typed_out_of_memory
 
@@ -14,5 +15,6 @@ __all__ = [
     "MemoryCapacity",
     "MemoryStats",
     "RuntimeAdapter",
+    "Stream",
     "typed_out_of_memory",
 ]

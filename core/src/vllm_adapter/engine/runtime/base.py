@@ -6,6 +6,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -116,6 +117,16 @@ class MemoryStats:
     source: str
 
 
+class Stream(Protocol):
+    """A queue of one device's work: a torch.Stream, or what a C library's runtime makes.
+
+    A runtime takes those that its own `create_stream` gave, and refuses others.
+    """
+
+    def synchronize(self) -> None:
+        """Waits until everything on the stream has run."""
+
+
 class RuntimeAdapter(ABC):
     """One vendor's devices. Only the abstract methods have to be written.
 
@@ -149,7 +160,7 @@ class RuntimeAdapter(ABC):
         source: memoryview,
         *,
         offset: int = 0,
-        stream: torch.Stream | None = None,
+        stream: Stream | None = None,
     ) -> None:
         """Copies all of `source` to `destination[offset:]`.
 
@@ -165,7 +176,7 @@ class RuntimeAdapter(ABC):
         destination: memoryview,
         *,
         offset: int = 0,
-        stream: torch.Stream | None = None,
+        stream: Stream | None = None,
     ) -> None:
         """Fills all of `destination` from `source[offset:]`.
 
@@ -175,7 +186,7 @@ class RuntimeAdapter(ABC):
         """
 
     @abstractmethod
-    def synchronize_stream(self, device_id: int, stream: torch.Stream | None = None) -> None:
+    def synchronize_stream(self, device_id: int, stream: Stream | None = None) -> None:
         """Waits until everything on the stream (None: the current one) has run."""
 
     def get_device_capability(self, device_id: int) -> tuple[int, int] | None:
@@ -186,7 +197,7 @@ class RuntimeAdapter(ABC):
         """Writable host memory for asynchronous copies; plain memory by default."""
         return memoryview(bytearray(size))
 
-    def create_stream(self, device_id: int) -> torch.Stream | None:
+    def create_stream(self, device_id: int) -> Stream | None:
         """A stream of its own, or None where the device has no streams."""
         return None
 

@@ -13,7 +13,9 @@ from vllm_adapter.engine.runtime.base import (
     MemoryCapacity,
     MemoryStats,
     RuntimeAdapter,
+    Stream,
 )
+from vllm_adapter.engine.runtime.host_buffer import check_readable, check_writable
 from vllm_adapter.errors import DeviceError, NoSuchDevice, OutOfMemory
 from vllm_adapter.host import live
 
@@ -87,10 +89,10 @@ class FrameworkRuntime(RuntimeAdapter):
         source: memoryview,
         *,
         offset: int = 0,
-        stream: torch.Stream | None = None,
+        stream: Stream | None = None,
     ) -> None:
         target = destination.bytes_at(offset, source.nbytes)
-        _refuse_gaps(source)
+        check_readable(source)
         if not source.nbytes:
             return
         # torch.frombuffer warns of read-only memory, which it would let us write.
@@ -105,19 +107,15 @@ class FrameworkRuntime(RuntimeAdapter):
         destination: memoryview,
         *,
         offset: int = 0,
-        stream: torch.Stream | None = None,
+        stream: Stream | None = None,
     ) -> None:
         origin = source.bytes_at(offset, destination.nbytes)
-        _refuse_gaps(destination)
-        if destination.readonly:
-            raise DeviceError(
-                "the destination of a copy is read-only", hint="give a memoryview of a bytearray"
-            )
+        check_writable(destination)
         if destination.nbytes:
             host = torch.frombuffer(destination, dtype=torch.uint8)
             self._copy(host, origin, source.device_id, stream)
 
-    def synchronize_stream(self, device_id: int, stream: torch.Stream | None = None) -> None:
+    def synchronize_stream(self, device_id: int, stream: Stream | None = None) -> None:
         device = self.device(device_id)
         if stream is not None:
             stream.synchronize()
@@ -163,12 +161,17 @@ class FrameworkRuntime(RuntimeAdapter):
         target: torch.Tensor,
         source: torch.Tensor,
         device_id: int,
-        stream: torch.Stream | None,
+        stream: Stream | None,
     ) -> None:
         if stream is None:
             target.copy_(source)
             self.synchronize_stream(device_id)
             return
+        if not isinstance(stream, torch.Stream):
+            raise DeviceError(
+                f"{stream!r} is no stream of torch's",
+                hint="make it with create_stream of this runtime",
+            )
         with stream:
             host = source if target.device.type == self.torch_type else target
             # Pageable host memory may be gone before an asynchronous copy has read it.
@@ -205,13 +208,6 @@ def typed_out_of_memory(what: str) -> Iterator[None]:
                 hint="take a smaller model or dtype, a shorter context, or another device",
             ) from error
         raise
-
-
-def _refuse_gaps(buffer: memoryview) -> None:
-    if not buffer.c_contiguous:
-        raise DeviceError(
-            "the host buffer of a copy is not contiguous", hint="copy it to a bytearray first"
-        )
 
 
 def _host_capacity() -> MemoryCapacity:

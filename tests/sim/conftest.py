@@ -1,0 +1,59 @@
+"""Tests against the simulated accelerator's C library, which is built here with a C compiler."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import sim_library
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(config, items):
+    if shutil.which(sim_library.COMPILER):
+        return
+    left_out = [item for item in items if HERE in item.path.parents]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_terminal_summary(terminalreporter):
+    if not shutil.which(sim_library.COMPILER):
+        terminalreporter.write_line(
+            f"The tests in tests/sim were left out: there is no C compiler {sim_library.COMPILER}."
+        )
+
+
+@pytest.fixture(scope="session")
+def c_folder(request):
+    """Where the libraries of the tests are kept from one session to the next."""
+    return request.config.cache.mkdir("clib")
+
+
+@pytest.fixture(scope="session")
+def sim_path(c_folder):
+    """The simulated accelerator's library."""
+    return sim_library.build_sim(c_folder)
+
+
+@pytest.fixture(scope="session")
+def sim(sim_path):
+    """The library, loaded."""
+    from vllm_adapter.clib.library import Library
+
+    return Library(sim_path)
+
+
+@pytest.fixture(scope="session")
+def runtime(sim):
+    """The library's runtime, under a name that torch knows."""
+    import torch
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+    from vllm_adapter.engine.runtime.clib import ClibRuntime
+
+    if torch._C._get_privateuse1_backend_name() != "sim":
+        _setup_privateuseone_for_python_backend("sim")
+    return ClibRuntime(sim, "sim")
