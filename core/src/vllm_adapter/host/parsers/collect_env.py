@@ -84,7 +84,7 @@ def parse(report: Report) -> HostFacts:
         if field.value and not values.get(field.key):
             values[field.key] = field.value
     torch = _torch(values, report)
-    cuda = torch is not None and torch.cuda is not None
+    cuda = torch is not None and bool(torch.cuda or (torch.local or "").startswith("cu1"))
     asked = tuple(
         (name, f"collect_env: {key}")
         for key, name in _ASKED.items()

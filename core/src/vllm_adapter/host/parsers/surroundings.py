@@ -36,7 +36,10 @@ _SIGNS: Final = (
         ("container", "kubernetes"),
     ),
     (
-        re.compile(r"^\W*(?:NVIDIA_REQUIRE_CUDA|NVIDIA_DRIVER_CAPABILITIES)=|/vllm-workspace/"),
+        re.compile(
+            r"^\W*(?:NVIDIA_REQUIRE_CUDA|NVIDIA_DRIVER_CAPABILITIES)=|/vllm-workspace/"
+            r"|^\W*VLLM_USAGE_SOURCE=production-docker-image"
+        ),
         ("container",),
     ),
     (re.compile(r"/data/data/com\.termux/"), ("android", "termux")),
