@@ -42,9 +42,9 @@ def choose(
 ) -> Capability | None:
     """The descriptor of a device, from facts that `narrowed` made; None if none is for it.
 
-    One that matches wins over one without conditions; a name over a PCI id (bins share an id),
-    a PCI id over an arch. Among those one of the device's own arch, if that is known and any is
-    of it. Errors as `match`.
+    One that matches wins over one without conditions; a name over a PCI id (bins share an id), and
+    either over an arch alone and what is written for all other devices of an arch. Among those
+    one of the device's own arch, if that is known and any is of it. Errors as `match`.
     """
     best: tuple[int, Capability] | None = None
     of_arch = [one for one in candidates if arch is not None and one.identity.arch == arch]
@@ -62,17 +62,16 @@ def _matching(candidates: Iterable[Capability], host: HostFacts) -> list[tuple[i
             continue
         ranks = [_rank(entry) for entry in one.match if match([entry], host) is not None]
         if ranks:
-            found.append((max(ranks), one))
+            for_all_others = any(set(entry) == {"arch"} for entry in one.match)
+            found.append((1 if for_all_others else max(ranks), one))
     return found
 
 
 def _rank(entry: Mapping[str, Any]) -> int:
     """How much an entry says of a device."""
     if "device_name" in entry:
-        return 4
-    if "pci_device" in entry:
         return 3
-    return 2 if "arch" in entry else 1
+    return 2 if "pci_device" in entry else 1
 
 
 def live_values(

@@ -6,13 +6,15 @@ another question: `registry` asks for device nodes and drivers, and torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from vllm_adapter.capability import Capability
 from vllm_adapter.descriptors import choose, live_values, load_all, narrowed
+from vllm_adapter.host.box_device import Device, Inventory
 from vllm_adapter.host.facts import Accelerator, HostFacts, PciDevice
+from vllm_adapter.host.inventory import inventory
 from vllm_adapter.host.match import match
 from vllm_adapter.manifest import Manifest
 
@@ -21,80 +23,63 @@ _PCI: Final = ("pci_vendor", "pci_device", "pci_class")
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """One device. `capability` is its descriptor with what is live, or None if none is for it.
+    """One device, and its descriptor with what is live; None if no descriptor is for it."""
 
-    `evidence` says what it was recognised by.
-    """
-
-    name: str
-    evidence: str
-    bdf: str | None = None
+    device: Device
     arch: str | None = None
-    accelerator: Accelerator | None = None
     capability: Capability | None = None
 
 
 def recognise(
-    manifest: Manifest, host: HostFacts, described: Sequence[Capability] | None = None
+    manifest: Manifest,
+    host: HostFacts,
+    described: Sequence[Capability] | None = None,
+    box: Inventory | None = None,
 ) -> tuple[Recognised, ...]:
-    """The devices of one adapter: those that a tool told of, or else the PCI functions.
+    """The devices of one adapter, in the order of the box's list.
 
-    A tool's device belongs to the adapter whose name is its vendor, whatever face the tool has;
-    one inside the CPU only if a descriptor is for it. `described` saves reading the descriptors
-    again. Errors as `load_all`.
+    A device belongs to the adapter of who made the silicon, whatever face its tool has; its PCI
+    function, where one is known, is one that the manifest asks for, and a device node alone is no
+    device where the bus shows none; one inside the CPU counts only if a descriptor is for it.
+    `described` and `box` save reading and joining them again. Errors as `load_all`.
     """
     if described is None:
         described = load_all(manifest)
-    told = [one for one in host.accelerators if one.vendor == manifest.name]
-    if told:
-        found = [_told(manifest, one, host, described) for one in told]
-        return tuple(one for one in found if one is not None)
-    return tuple(_on_pci(manifest, host, described))
+    found = []
+    for device in (box or inventory(host)).of(manifest.name):
+        function = next((one for one in host.pci if one.bdf == device.bdf), None)
+        if not _asked_for(manifest, function, told=device.told is not None or not host.pci):
+            continue
+        seen = Accelerator(
+            manifest.name, device.index, "inventory", name=device.name, arch=device.arch
+        )
+        capability = choose(described, narrowed(host, function, seen), device.arch)
+        if device.integrated and not (capability and capability.memory.unified):
+            continue
+        arch = device.arch or (capability.identity.arch if capability else None)
+        found.append(Recognised(device, arch, capability and _live(capability, device)))
+    return tuple(found)
 
 
-def _told(
-    manifest: Manifest, one: Accelerator, host: HostFacts, described: Sequence[Capability]
-) -> Recognised | None:
-    pci = next((function for function in host.pci if function.bdf == one.bdf), None)
-    capability = choose(described, narrowed(host, pci, one), one.arch)
-    if one.integrated and not (capability and capability.memory.unified):
-        return None
-    return Recognised(
-        name=one.name or manifest.vendor,
-        evidence=f"{one.source} names {one.name or f'device {one.index}'}",
-        bdf=one.bdf,
-        arch=one.arch or (capability.identity.arch if capability else None),
-        accelerator=one,
-        capability=capability
-        and _live(capability, one.compute_units, one.memory_total_bytes, one.partition),
+def _asked_for(manifest: Manifest, function: PciDevice | None, *, told: bool) -> bool:
+    """Whether the PCI part of any entry holds, or a tool told; no PCI part asks for nothing."""
+    entries = [{k: v for k, v in entry.items() if k in _PCI} for entry in manifest.match]
+    if not all(entries):
+        return True
+    if function is None:
+        return told
+    return match(entries, HostFacts(pci=(function,))) is not None
+
+
+def _live(capability: Capability, device: Device) -> Capability:
+    units = device.told.compute_units if device.told else None
+    live: dict[str, Any] = live_values(
+        capability, units=units, memory_bytes=device.memory_total_bytes
     )
-
-
-def _live(
-    capability: Capability, units: int | None, memory: int | None, partition: str | None
-) -> Capability:
-    live = live_values(capability, units=units, memory_bytes=memory)
-    if partition and units is None:  # a part of the card, of which nobody said how large
+    if device.partition and units is None:  # a part of the card, and nobody said how large
         live["compute_units"] = {
             dtype: {"units": None, "throughput_gflops": None} for dtype in capability.compute_units
         }
-        live.setdefault("memory", {})["bandwidth_gb_s"] = None
-        live["memory"].setdefault("capacity_bytes", None)
+        memory = live.setdefault("memory", {"capacity_bytes": None})
+        memory["bandwidth_gb_s"] = None
     return capability.refined(live) if live else capability
-
-
-def _on_pci(
-    manifest: Manifest, host: HostFacts, described: Sequence[Capability]
-) -> Iterator[Recognised]:
-    entries = [{k: v for k, v in entry.items() if k in _PCI} for entry in manifest.match]
-    seen = match([entry for entry in entries if entry], replace(host, nodes=(), modules=()))
-    functions: tuple[PciDevice, ...] = seen.pci if seen else ()
-    for function in functions:
-        capability = choose(described, narrowed(replace(host, accelerators=()), function, None))
-        yield Recognised(
-            name=(capability and capability.identity.name) or manifest.vendor,
-            evidence=str(function),
-            bdf=function.bdf,
-            arch=capability.identity.arch if capability else None,
-            capability=capability,
-        )
