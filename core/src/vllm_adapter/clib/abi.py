@@ -260,7 +260,7 @@ ARGUMENTS: Final[Mapping[str, type[c.Structure]]] = {
 """The struct of arguments of each function that takes one."""
 
 _I32, _U64, _PTR, _STATUS = c.c_int32, c.c_uint64, c.c_void_p, c.c_int32
-_RUNTIME: Final = (
+RUNTIME: Final = (
     ("last_error", c.CFUNCTYPE(c.c_char_p)),
     ("device_count", c.CFUNCTYPE(_STATUS, c.POINTER(_I32))),
     ("device_info", c.CFUNCTYPE(_STATUS, _I32, c.POINTER(DeviceInfo))),
@@ -287,6 +287,7 @@ _RUNTIME: Final = (
     ("fence", c.CFUNCTYPE(_STATUS, _I32, _STREAM, _I32)),
     ("operator_dtypes", c.CFUNCTYPE(_STATUS, _I32, _I32, c.POINTER(_U64))),
 )
+"""The runtime functions with their prototypes, in the order of the table."""
 OPTIONAL: Final = ("allocate_pinned", "free_pinned", *ARGUMENTS)
 """Functions of the table that may be NULL."""
 _CALL: Final = c.CFUNCTYPE(_STATUS, c.c_void_p)
@@ -301,12 +302,12 @@ class Api(c.Structure):
         ("abi_minor", c.c_uint16),
         ("vendor", c.c_char_p),
         ("version", c.c_char_p),
-        *_RUNTIME,
+        *RUNTIME,
         *((name, _CALL) for name in ARGUMENTS),
     )
 
 
-FUNCTIONS: Final = (*(name for name, _ in _RUNTIME), *ARGUMENTS)
+FUNCTIONS: Final = (*(name for name, _ in RUNTIME), *ARGUMENTS)
 """Every function of the table, in its order."""
 REQUIRED_BYTES: Final = Api.linear.offset
 """A table shorter than this lacks a required function."""
