@@ -4,7 +4,8 @@
 
 `SPEC` has `model`, `engine` (arguments of LLM), `prompts` (token numbers; lists of prompts are
 run one after the other) and `tokens` (how many to generate; with `runner` pooling it embeds).
-The variable COMPILER names what the adapter gives as its compiler.
+The variable COMPILER names what the adapter gives as its compiler; with PIECES vLLM's CPU platform
+leaves the mode that compiles a model in pieces, as platforms of other devices do.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ def main() -> None:
     spec = json.loads(Path(sys.argv[1]).read_text())
     if "COMPILER" in os.environ:
         give_compiler(os.environ["COMPILER"])
+    if "PIECES" in os.environ:
+        leave_pieces()
     embeds = spec["engine"].get("runner") == "pooling"
     # upstream: vllm@0.32 entrypoints/pooling/factories.py asks for a tokenizer, whatever is given
     llm = LLM(
@@ -51,6 +54,20 @@ def give_compiler(dotted: str) -> None:
 
     load_general_plugins()
     policy.use(dataclasses.replace(policy.in_use(), compiler=dotted))
+
+
+def leave_pieces() -> None:
+    # upstream: vllm@0.32 platforms/cpu.py:356 puts a single graph in its place
+    from vllm.config import CompilationMode
+    from vllm.platforms.cpu import CpuPlatform
+
+    theirs = CpuPlatform.check_and_update_config.__func__
+
+    def check_and_update_config(cls, vllm_config) -> None:
+        theirs(cls, vllm_config)
+        vllm_config.compilation_config.mode = CompilationMode.VLLM_COMPILE
+
+    CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
 
 
 def backend(graph, inputs):

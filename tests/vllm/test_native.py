@@ -170,6 +170,23 @@ def test_an_adapters_compiler_gets_the_model_as_one_graph(run_engine, qwen3, tmp
     assert set(calls_of(tmp_path)[1]) == {"paged_attention", "reshape_and_cache"}
 
 
+def test_an_adapters_compiler_gets_the_pieces_of_a_model(run_engine, qwen3, tmp_path, figures):
+    prompts = [drawn(5, 40)]
+    want = run_engine(qwen3, prompts, NEW, PLAIN)
+    counts = tmp_path / "counts"
+    environ = {"COMPILER": "engine.backend", "PIECES": "1", "VA_COUNTERS": str(counts)}
+    environ |= {"VLLM_CACHE_ROOT": str(tmp_path / "cache")}
+    # Fusions of norm and quantisation, which vLLM's CPU wheel lacks.
+    fusions = {"fuse_norm_quant": False, "fuse_act_quant": False}
+    pieces = {"mode": 3, "pass_config": fusions, "compile_sizes": [], "cudagraph_mode": "NONE"}
+    got = run_engine(qwen3, prompts, NEW, environ, enforce_eager=False, compilation_config=pieces)
+    assert got.code == 0, got.log
+    figures(equal(want.result, got.result))
+    # Before the first attention, between the two, after the last.
+    assert got.log.count("COMPILED ") == 3
+    assert set(calls_of(counts)[1]) == {"paged_attention", "reshape_and_cache"}
+
+
 def test_an_encoder_gives_the_embeddings_of_plain_vllm(
     run_engine, tmp_path_factory, tmp_path, figures
 ):
