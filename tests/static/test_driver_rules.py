@@ -1,4 +1,4 @@
-"""Decisions on drivers, torch builds and wanted dtypes: never a crash, and never "old" by guess."""
+"""Decisions on drivers, torch builds and dtypes: never a crash, and never "old" by guess."""
 
 from __future__ import annotations
 
@@ -231,6 +231,14 @@ def test_the_archs_that_torch_itself_tells_win():
     build = TorchBuild(version="2.12.0+rocm7.2", hip="7.2", archs=("gfx90a", "gfx942"))
     (one,) = negotiate(capability({}, "gfx908"), host(torch=build))
     assert one.outcome is Outcome.REFUSE and "gfx90a, gfx942" in one.message
+
+
+def test_a_target_that_amd_does_not_list_is_a_note():
+    build = TorchBuild(version="2.6.0+rocm6.3", hip="6.3.42131")
+    (one,) = negotiate(capability({}, "gfx950"), host(torch=build))
+    assert one.outcome is Outcome.NOTE and "does not list gfx950" in one.message
+    build = TorchBuild(version="2.12.0+rocm7.2", hip="7.2.53211")
+    assert negotiate(capability({}, "gfx950"), host(torch=build)) == ()
 
 
 @given(st.integers(0, 2**50))

@@ -14,7 +14,13 @@ from fractions import Fraction
 from typing import Any, Final
 
 from vllm_adapter.capability import Capability
-from vllm_adapter.driver_tables import cuda_of_driver, full_driver, serves, wheel_archs
+from vllm_adapter.driver_tables import (
+    cuda_of_driver,
+    full_driver,
+    rocm_targets,
+    serves,
+    wheel_archs,
+)
 from vllm_adapter.driver_versions import Version, begins_with, older, parse_version
 from vllm_adapter.host.facts import Driver, HostFacts, TorchBuild
 
@@ -35,6 +41,8 @@ BITS: Final[Mapping[str, int]] = {
 """Bits of one element in memory."""
 _RUNTIMES: Final = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU runtime"}
 _MODULE_FILE: Final = "/sys/module/"
+_IN_TREE: Final = frozenset({"amdgpu", "habanalabs", "xe", "i915"})
+"""Drivers whose module in the kernel's own tree declares no version."""
 
 
 class Outcome(Enum):
@@ -127,11 +135,11 @@ def _process(
     if component is None:
         return
     if driver is None or version is None:
+        why = ": a module of the kernel's own tree has none" if component in _IN_TREE else ""
         yield DriverDecision(
             Outcome.UNKNOWN,
             "driver",
-            f"no version of the driver {component} was told, which does not make it too old: "
-            "a module of the kernel's own tree has none",
+            f"no version of the driver {component} was told, which does not make it too old{why}",
         )
         return
     rules = capability.driver
@@ -303,6 +311,17 @@ def _code(capability: Capability, host: HostFacts) -> Iterator[DriverDecision]:
         known = wheel_archs(torch.version, host.os.machine or "x86_64")
         built, sure = known or ((), True)
     if serves(built, arch) is not False:
+        targets = rocm_targets(torch.hip) if torch.hip else None
+        if targets is not None and arch.startswith("gfx") and arch not in targets:
+            yield DriverDecision(
+                Outcome.NOTE,
+                "build",
+                f"AMD's matrix of ROCm {torch.hip} does not list {arch}: it may work, and nobody "
+                "promises it",
+                arch,
+                ", ".join(targets),
+                pointer="/identity/arch",
+            )
         return
     yield DriverDecision(
         Outcome.REFUSE if sure else Outcome.NOTE,
