@@ -221,7 +221,8 @@ class _Reader:
             )
             if full or not self._goes_on(nxt):
                 break
-            text = self._join(text, nxt, pieces)
+            begun = row.whole and row.tail.strip()  # a value may have been broken in two
+            text = text + DOUBT + nxt if begun else self._join(text, nxt, pieces)
             last += 1
         return text, last
 

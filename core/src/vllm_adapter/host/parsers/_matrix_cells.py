@@ -141,6 +141,8 @@ def read_values(
         return {}
     if "|" in tail:  # a grid, where blank cells can be seen
         fields = [piece.strip() for piece in tail.strip().strip("|").split("|")]
+        if len(fields) > len(columns):
+            return {}
         named = dict(zip(columns, fields, strict=False))
     else:
         pieces = _pieces(tail, len(columns))
