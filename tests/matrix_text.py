@@ -3,8 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from hypothesis import strategies as st
+
+from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.host.parsers import (
+    ascend_topo,
+    gaudi_topo,
+    mthreads_topo,
+    nvidia_p2p,
+    nvidia_topo,
+    xpu_topo,
+)
+from vllm_adapter.host.text import clean
+
+DATA = Path(__file__).parent / "data" / "reports"
+MODULES = (ascend_topo, gaudi_topo, mthreads_topo, nvidia_p2p, nvidia_topo, xpu_topo)
+CASES = sorted(DATA.glob("topology-nvidia/*.txt")) + [
+    DATA / name
+    for name in (
+        "ascend/01-topo-8x910b3-hccs.txt",
+        "ascend/03-topo-8x-pcie-sys-indented-doc-paste.txt",
+        "intel/01-xpu-smi-topology-2xmax1100-xl24.txt",
+        "intel/03-xpu-smi-topology-8xb60-two-sockets-partial.txt",
+        "other-vendors/04-mthreads-topo-table.txt",
+        "collect-env/01-cuda-driver-510-torch-cu121-unavailable.txt",
+        "collect-env/17-2080ti-8x-sm75.txt",
+        "collect-env/21-sglang-check-env-wsl-3-of-4-gpus.txt",
+    )
+]
+
+
+def facts_of(text: str) -> HostFacts:
+    """What all parsers of matrices say together."""
+    report = clean(text)
+    found = [module.parse(report) for module in MODULES]
+    return HostFacts(
+        accelerators=tuple(one for facts in found for one in facts.accelerators),
+        links=tuple(table for facts in found for table in facts.links),
+    )
+
 
 WORDS = ("NV1", "NV2", "NV12", "NV18", "SYS", "NODE", "PHB", "PXB", "PIX")
 LEGEND = """
