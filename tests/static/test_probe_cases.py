@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from vllm_adapter.descriptors import load_all
+from vllm_adapter.driver_rules import negotiate
 from vllm_adapter.host.report import read_report
 from vllm_adapter.manifest import read_manifest
 from vllm_adapter.recognition import recognise
@@ -103,3 +104,36 @@ def test_devices_of_a_report(file):
 
 def test_the_table_names_reports_that_are_there():
     assert [name for name in EXPECTED if not (REPORTS / name).is_file()] == []
+
+
+NEGOTIATED = {
+    "collect-env/01-cuda-driver-510-torch-cu121-unavailable.txt": [
+        "refuse driver",
+        "downgrade float8_e4m3fn to bfloat16",
+    ],
+    "collect-env/17-2080ti-8x-sm75.txt": [
+        "ok driver",
+        "downgrade float8_e4m3fn to float16",
+        "downgrade bfloat16 to float16",
+    ],
+    "errors/06-driver-525-torch-cu124-works.txt": [
+        "ok driver",
+        "note ptx",
+        "downgrade float8_e4m3fn to bfloat16",
+    ],
+    "errors/16-fp8e4nv-on-a10.txt": ["downgrade float8_e4m3fn to bfloat16"],
+    "ascend/04-npu-smi-8x910b3.txt": ["downgrade float8_e4m3fn to bfloat16"],
+    "other-vendors/01-hl-smi-8xgaudi2-one-busy.txt": [],
+    "errors/46-no-torch-at-all-h100.txt": [],
+}
+
+
+@pytest.mark.parametrize("file", NEGOTIATED)
+def test_a_report_is_negotiated_and_never_a_crash(file):
+    facts, said = read_report(str(REPORTS / file)), []
+    for manifest, described in zip(MANIFESTS, DESCRIBED, strict=True):
+        for one in recognise(manifest, facts, described):
+            for decision in negotiate(one.capability, facts, ["float8_e4m3fn", "bfloat16"]):
+                to = f" to {decision.to}" if decision.to else ""
+                said.append(f"{decision.outcome.value} {decision.subject}{to}")
+    assert list(dict.fromkeys(said)) == NEGOTIATED[file]

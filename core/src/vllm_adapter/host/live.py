@@ -44,6 +44,8 @@ NODE_GLOBS: Final = (
     "/dev/mtgpu*",
     "/dev/mxcd",
     "/dev/cambricon*",
+    "/dev/biren*",
+    "/dev/biren/*",
 )
 """Accelerator nodes of the vendors we know; `collect` takes more from adapters' manifests."""
 

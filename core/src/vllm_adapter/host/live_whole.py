@@ -38,6 +38,7 @@ _NODES: Final = (
     ("/dev/mtgpu*", "musa"),
     ("/dev/mxcd", "metax"),
     ("/dev/cambricon*", "mlu"),
+    ("/dev/biren/card_*", "biren"),
 )
 """Nodes that one maker alone has; /dev/kfd is AMD's and Hygon's."""
 
