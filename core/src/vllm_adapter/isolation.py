@@ -113,7 +113,7 @@ class _Child:
         try:
             self._converse(process, read_end, json.dumps(order).encode())
         finally:
-            _kill_group(process)
+            kill_group(process)
             os.close(read_end)
             for stream in (process.stdin, process.stderr):
                 with suppress(OSError):  # closing flushes nothing: bufsize is 0
@@ -159,7 +159,7 @@ class _Child:
                 elif data is not None:
                     selector.unregister(pipe)
                 if code is not None and not data:
-                    self.how = _how(code)
+                    self.how = how_it_ended(code)
                 elif time.monotonic() > self._deadline:
                     self.how = f"gave no answer within {self.limit_s:g} s"
                 if self.how:
@@ -211,13 +211,15 @@ def _write(process: subprocess.Popen[bytes], data: bytes) -> bytes:
         return b""
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends a child that leads a session of its own, and all that it started; waits for it."""
     with suppress(ProcessLookupError, PermissionError):  # nobody of the group is left
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _how(code: int) -> str:
+def how_it_ended(code: int) -> str:
+    """How a process ended, from its return code, as in "was killed by SIGSEGV"."""
     if code >= 0:
         return f"left with exit code {code}"
     try:

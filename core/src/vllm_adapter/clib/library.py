@@ -55,7 +55,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._handle = _load(path)  # the table lives as long as the library is loaded
+        self._handle = load(path)  # the table lives as long as the library is loaded
         self.api = read_table(path, self._handle)
         self.vendor = _text(self.api.vendor)
         self.version = _text(self.api.version)
@@ -167,7 +167,12 @@ if hasattr(os, "register_at_fork"):  # no fork elsewhere
     os.register_at_fork(after_in_child=_mark_forked)
 
 
-def _load(path: Path) -> ctypes.CDLL:
+def load(path: Path) -> ctypes.CDLL:
+    """The file in this process; again costs nothing.
+
+    Raises:
+        LibraryError: what the system's loader says.
+    """
     try:
         # A name without a slash would be looked for in the loader's own folders.
         return ctypes.CDLL(str(path.absolute()), mode=ctypes.RTLD_LOCAL)

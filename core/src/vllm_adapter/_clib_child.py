@@ -1,0 +1,71 @@
+"""The child that `clib_check` starts: loads a C library and asks it what core will ask.
+
+    python -m vllm_adapter._clib_child FD PATH
+
+FD receives one JSON list a line: ["step", words] before each step, then ["answer", object] or
+["refused", message, hint].
+
+    python -X faulthandler -m vllm_adapter._clib_child PATH
+
+asks without any guard, to see a crash or a hang with one's own eyes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import faulthandler
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vllm_adapter.clib.library import Library, load
+from vllm_adapter.errors import VllmAdapterError
+
+
+def ask(path: Path, step: Callable[[str], None]) -> dict[str, Any]:
+    """What a library says of itself and its devices; `step` hears what is about to be done."""
+    step("loaded")
+    load(path)
+    step("asked for its table by va_get_api")
+    library = Library(path)
+    step("asked for device_count")
+    devices = []
+    for device_id in range(library.device_count()):
+        step(f"asked for device_info of device {device_id}")
+        devices.append(dataclasses.asdict(library.device_info(device_id)))
+    return {
+        "vendor": library.vendor,
+        "version": library.version,
+        "abi_version": library.abi_version,
+        "functions": list(library.functions),
+        "devices": devices,
+    }
+
+
+def main() -> None:
+    """Serves one order and leaves at once: a library's exit handlers are not our risk to take."""
+    if len(sys.argv) == 2:
+        print(json.dumps(ask(Path(sys.argv[1]), print), indent=2))
+        return
+    channel, path = int(sys.argv[1]), Path(sys.argv[2])
+    faulthandler.enable()
+    os.set_inheritable(channel, False)
+    os.dup2(2, 1)  # libraries print banners
+
+    def send(*message: Any) -> None:
+        os.write(channel, json.dumps(message).encode() + b"\n")
+
+    try:
+        answer = ask(path, lambda words: send("step", words))
+    except VllmAdapterError as error:
+        send("refused", error.message, error.hint)
+    else:
+        send("answer", answer)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
