@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from device_page import devices
+
 from vllm_adapter.codes import CODES
 from vllm_adapter.operators import OPERATORS
 from vllm_adapter.settings import VARIABLES
@@ -118,6 +120,7 @@ PAGES = {
     "settings.md": settings,
     "operators.md": operators,
     "formats.md": formats,
+    "devices.md": devices,
 }
 
 

@@ -183,6 +183,13 @@ def test_a_driver_without_fp8_downgrades_and_says_what_it_costs():
         ("float8_e4m3fn", {"native_fp8": False}, "bfloat16"),
         ("float8_e4m3fn", {"native_fp8": False, "native_bfloat16": False}, "float16"),
         ("bfloat16", {"native_bfloat16": False}, "float16"),
+        ("float4_e2m1fn", {"native_fp4": False}, "bfloat16"),
+        (
+            "float4_e2m1fn",
+            {"native_fp4": False, "native_fp8": True, "fp8_flavour": "e4m3fnuz", "fp8_max": 240},
+            "float8_e4m3fnuz",
+        ),
+        ("float4_e2m1fn", {"native_fp4": True}, None),
         ("float8_e4m3fn", {"native_fp8": True}, None),
         ("float8_e4m3fn", {}, None),
         ("bfloat16", {}, None),

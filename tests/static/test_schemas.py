@@ -51,7 +51,7 @@ DESCRIPTOR = {
     "memory": {"capacity_bytes": 2**34, "unified": False, "source": {"kind": "queried"}},
     "dma": {"engine_count": 0},
     "execution": {"subgroup_size": None, "fence_scope": "wavefront"},
-    "numerics": {"fp8_flavour": "e4m3fn", "fp8_max": 448.0, "native_fp8": False},
+    "numerics": {"fp8_flavour": "e4m3fn", "fp8_max": 448.0, "native_fp4": None},
     "kv": {"block_multiple": 16},
     "vllm": {"dist_backend": "gloo", "visible_devices_variable": None},
     "driver": {

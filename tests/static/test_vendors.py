@@ -374,3 +374,12 @@ def test_advice_and_numbers_that_others_get_wrong():
 def test_no_operator_is_declared_where_torch_is_the_vendors_own():
     for name, one in ALL:
         assert bool(one.operators) is (name in ("cuda", "rocm", "xpu"))
+
+
+def test_what_nvidias_compute_capabilities_begin_with():
+    for one in DESCRIBED["cuda"]:
+        major, minor = one.identity.capability_id
+        level = 10 * major + minor
+        assert one.numerics.native_bfloat16 is (level >= 80)
+        assert one.numerics.native_fp8 is (level >= 89)
+        assert one.numerics.native_fp4 is (level >= 100)

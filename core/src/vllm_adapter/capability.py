@@ -100,7 +100,7 @@ class Execution:
 class Numerics:
     """Number formats whose meaning differs between chips.
 
-    `native_fp8` is False where the chip has no such matrix unit, None where nobody knows.
+    `native_fp8` and `native_fp4` are False where the chip has no such matrix unit, None where nobody knows.
     """
 
     fp8_flavour: str | None = None
@@ -108,6 +108,7 @@ class Numerics:
     deterministic: bool | None = None
     native_fp8: bool | None = None
     native_bfloat16: bool | None = None
+    native_fp4: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -371,6 +371,11 @@ def _lost_to_arch(capability: Capability, feature: str) -> tuple[str | None, str
     half = "float16" if numerics.native_bfloat16 is False else "bfloat16"
     if feature.startswith("float8_e4m3") and numerics.native_fp8 is False:
         return half, "/numerics/native_fp8", f"{name} multiplies no eight-bit floats"
+    if feature == "float4_e2m1fn" and numerics.native_fp4 is False:
+        to = half
+        if numerics.native_fp8 and numerics.fp8_flavour:
+            to = f"float8_{numerics.fp8_flavour}"
+        return to, "/numerics/native_fp4", f"{name} multiplies no four-bit floats"
     if feature == "bfloat16" and numerics.native_bfloat16 is False:
         return "float16", "/numerics/native_bfloat16", f"{name} does not compute bfloat16"
     unit = capability.compute_units.get(feature)
