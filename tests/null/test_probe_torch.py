@@ -141,6 +141,29 @@ def test_each_device_gets_the_descriptor_of_its_arch_and_its_own_live_values(sit
     assert "torch.acme shows 2 devices" in record.evidence
 
 
+def test_torch_tells_which_device_is_which_and_what_is_live(site, probed):
+    acme(site, 2)
+    package = site.path / "vllm_adapter_acme" / "capabilities"
+    for arch, units in (("a1", 10), ("a2", 8)):
+        raw = json.loads((package / f"{arch}.json").read_text(encoding="utf-8"))
+        raw["match"] = [{"device_name": [f"acme {arch}"]}]
+        rate = {"throughput_gflops": 1000, "units": units}
+        raw["compute_units"] = {"float16": rate, "source": {"kind": "datasheet"}}
+        (package / f"{arch}.json").write_text(json.dumps(raw), encoding="utf-8")
+    with (site.path / "torch_acme.py").open("a", encoding="utf-8") as module:
+        module.write(
+            "torch.acme.get_device_properties = lambda i: types.SimpleNamespace(\n"
+            "    name=['Acme A2', 'Acme A1'][i], total_memory=100 + i, multi_processor_count=5)\n"
+        )
+    record = probed("acme")
+    rows = [(d.torch, d.name, d.arch, d.capability_file.stem) for d in record.devices]
+    assert rows == [("acme:0", "Acme A2", "a2", "a2"), ("acme:1", "Acme A1", "a1", "a1")]
+    found = [Adapter(record).capability(device, Settings()) for device in record.devices]
+    assert [one.memory.capacity_bytes for one in found] == [100, 101]
+    assert [one.compute_units["float16"].peak_gflops for one in found] == [625, 500]
+    assert found[0].source("/memory/capacity_bytes").kind == "queried"
+
+
 def test_where_torch_shows_fewer_devices_nobody_guesses_which(site, probed):
     acme(site, 1, plugin=PLUGIN)
     (device,) = probed("acme").devices
