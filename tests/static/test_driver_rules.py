@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_adapter.capability import parse_capability
-from vllm_adapter.driver_rules import Outcome, bytes_after, consequence, negotiate
+from vllm_adapter.driver_decision import Outcome, bytes_after, consequence
+from vllm_adapter.driver_rules import negotiate
 from vllm_adapter.driver_tables import NVIDIA_MINIMUM, ROCM_DRIVERS
 from vllm_adapter.host.facts import Driver, HostFacts, OsFacts, TorchBuild
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from vllm_adapter.descriptors import choose, live_values, load_all, narrowed
-from vllm_adapter.driver_rules import Outcome, negotiate
+from vllm_adapter.driver_decision import Outcome
+from vllm_adapter.driver_rules import negotiate
 from vllm_adapter.driver_tables import NVIDIA_MINIMUM, ROCM_DRIVERS
 from vllm_adapter.host.facts import Accelerator, DeviceNode, Driver, HostFacts, OsFacts, PciDevice
 from vllm_adapter.host.match import match

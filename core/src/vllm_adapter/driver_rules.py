@@ -8,12 +8,11 @@ bytes. What nobody told is unknown, and unknown is not "too old".
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum
 from fractions import Fraction
 from typing import Any, Final
 
 from vllm_adapter.capability import Capability
+from vllm_adapter.driver_decision import BITS, DriverDecision, Outcome
 from vllm_adapter.driver_tables import (
     cuda_of_driver,
     full_driver,
@@ -24,57 +23,10 @@ from vllm_adapter.driver_tables import (
 from vllm_adapter.driver_versions import Version, begins_with, older, parse_version
 from vllm_adapter.host.facts import Driver, HostFacts, TorchBuild
 
-BITS: Final[Mapping[str, int]] = {
-    "float64": 64,
-    "float32": 32,
-    "tfloat32": 32,
-    "float16": 16,
-    "bfloat16": 16,
-    "float8_e4m3fn": 8,
-    "float8_e4m3fnuz": 8,
-    "float8_e5m2": 8,
-    "float8_e5m2fnuz": 8,
-    "int8": 8,
-    "float4_e2m1fn": 4,
-    "int4": 4,
-}
-"""Bits of one element in memory."""
 _RUNTIMES: Final = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU runtime"}
 _MODULE_FILE: Final = "/sys/module/"
 _IN_TREE: Final = frozenset({"amdgpu", "habanalabs", "xe", "i915"})
 """Drivers whose module in the kernel's own tree declares no version."""
-
-
-class Outcome(Enum):
-    """What a decision says."""
-
-    OK = "ok"
-    """It is known to work."""
-    NOTE = "note"
-    """It works, with a reservation."""
-    UNKNOWN = "unknown"
-    """Nobody told what would decide it."""
-    DOWNGRADE = "downgrade"
-    """A feature is lost, and another takes its place."""
-    REFUSE = "refuse"
-    """It cannot work."""
-
-
-@dataclass(frozen=True, slots=True)
-class DriverDecision:
-    """One decision, with its sentence. `pointer` is the rule's place in the descriptor, if there.
-
-    A downgrade has `feature` and `to`; `got` and `need` are versions or archs where compared.
-    """
-
-    outcome: Outcome
-    subject: str
-    message: str
-    got: str | None = None
-    need: str | None = None
-    feature: str | None = None
-    to: str | None = None
-    pointer: str | None = None
 
 
 def negotiate(
@@ -93,27 +45,6 @@ def negotiate(
     decisions += _code(capability, host)
     decisions += _features(capability, driver, version, wanted)
     return tuple(decisions)
-
-
-def bytes_after(size: int, feature: str, to: str) -> int:
-    """What `size` bytes of one dtype take in another: 8 bits to 16 doubles them.
-
-    Scales beside the elements are not counted. Raises KeyError for a dtype of unknown width.
-    """
-    share = Fraction(BITS[to], BITS[feature])
-    return -(-size * share.numerator // share.denominator)
-
-
-def consequence(decision: DriverDecision, *, weight_bytes: int = 0, kv_bytes: int = 0) -> str:
-    """A downgrade's cost as a sentence: weights and KV cache before and after, in bytes."""
-    if decision.feature is None or decision.to is None:
-        return ""
-    parts = [
-        f"{what} take {bytes_after(size, decision.feature, decision.to)} bytes instead of {size}"
-        for what, size in (("weights", weight_bytes), ("KV cache blocks", kv_bytes))
-        if size
-    ]
-    return " and ".join(parts)
 
 
 def _driver(host: HostFacts, component: str | None) -> Driver | None:
