@@ -1,0 +1,88 @@
+"""`enable`: a library becomes the torch device of a name, for the life of the process."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Final
+
+import torch
+
+from vllm_adapter.clib.library import Library
+from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
+from vllm_adapter.engine.runtime.device_from_clib.module import device_module
+from vllm_adapter.engine.runtime.device_from_clib.patches import PATCHES
+from vllm_adapter.engine.runtime.device_from_clib.registration import register
+from vllm_adapter.errors import AdapterError
+from vllm_adapter.settings import Settings
+
+TORCHS_OWN: Final = ("cpu", "cuda", "hip", "meta", "mps", "mtia", "privateuseone", "xpu")
+"""Names that torch keeps for devices of its own."""
+_UNUSED: Final = "privateuseone"
+_LOCK: Final = threading.Lock()
+_enabled: Backend | None = None
+
+
+def enabled() -> Backend | None:
+    """The backend of this process, if there is one."""
+    return _enabled
+
+
+def enable(name: str, library: Library, settings: Settings | None = None) -> Backend:
+    """Makes the library's devices `torch.device("<name>:<index>")`, and gives what serves them.
+
+    torch has one place for such a device, and it cannot be emptied: another name or library in
+    the same process is refused, the same again gives the same backend. It opens no device, so a
+    fork after it is fine; after the first tensor it is not. It changes `torch.accelerator` for
+    the whole process, also where torch has CUDA devices: so it is called on request, never on
+    import. A process started by `spawn` calls it again; one that receives a tensor need not.
+
+    Raises:
+        AdapterError: torch lacks what is needed, the name cannot be used, or the place is taken.
+        SettingError: a VA_* variable cannot be read.
+    """
+    global _enabled
+    with _LOCK:
+        if _enabled is not None:
+            if (_enabled.name, _enabled.library.path) == (name, library.path):
+                return _enabled
+            raise AdapterError(
+                f"this process has the device {_enabled.name} of {_enabled.library.path.name}, "
+                f"and torch takes no second one ({name} of {library.path.name})",
+                hint="use another process for it",
+            )
+        _check(name)
+        settings = settings or Settings.from_environ()
+        backend = Backend(name, library, settings.fallback)
+        module = device_module(backend)
+        torch.utils.backend_registration._setup_privateuseone_for_python_backend(
+            name, backend_module=module
+        )
+        register(backend)
+        for patch in PATCHES:
+            patch(backend, module)
+        _enabled = backend
+        return backend
+
+
+def _check(name: str) -> None:
+    # upstream: pytorch@2.13 torch/utils/backend_registration.py:542
+    if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
+        raise AdapterError(
+            f"torch {torch.__version__} cannot take a device from Python",
+            hint="install torch 2.13 or later",
+        )
+    # torch reads a device's name as letters and low lines, and an index after a colon.
+    if name in TORCHS_OWN or not re.fullmatch(r"[a-z][a-z_]*", name):
+        raise AdapterError(
+            f"{name!r} cannot be the name of a device from a C library",
+            hint="use small letters and low lines, and none of torch's own: "
+            + ", ".join(TORCHS_OWN),
+        )
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken != _UNUSED:
+        raise AdapterError(
+            f"torch's one place for another device is taken by {taken} in this process",
+            hint="use another process; TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading "
+            "an installed package for it",
+        )

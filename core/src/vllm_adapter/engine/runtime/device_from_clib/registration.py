@@ -1,0 +1,88 @@
+"""Which kernels torch calls for the device. Everything without one meets the fallback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from vllm_adapter.engine.runtime.device_from_clib import views
+from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
+from vllm_adapter.engine.runtime.device_from_clib.copies import Copies
+from vllm_adapter.engine.runtime.device_from_clib.fallback import HostFallback
+from vllm_adapter.engine.runtime.device_from_clib.storage import contiguous_strides
+from vllm_adapter.errors import DeviceError
+
+aten: Final = torch.ops.aten
+KEY: Final = "PrivateUse1"
+_KEPT: Final[list[Any]] = []
+"""Dropping a torch.library.Library takes its kernels back."""
+
+
+def register(backend: Backend) -> None:
+    """Registers every kernel of the device with torch, once a process."""
+    fallback = HostFallback(backend)
+    copies = Copies(backend, fallback)
+    fallback.copies = copies
+    new: Any = torch.library.Library  # torch has no types for it
+    own, others = new("aten", "IMPL"), new("_", "IMPL")
+    _KEPT.extend((own, others))
+    tables = (
+        _factories(backend),
+        views.kernels(backend),
+        copies.kernels(),
+        {
+            # Memory is handed out again only when the work queued before its release has passed
+            # it, on whichever stream: that is the ABI's rule for allocate. So nothing to record.
+            aten.record_stream.default: lambda tensor, stream: None,
+            # What aten::convolution comes to for a device that torch does not know.
+            aten.convolution_overrideable.default: lambda *given: fallback(
+                aten.convolution.default, *given
+            ),
+        },
+    )
+    for table in tables:
+        for op, kernel in table.items():
+            own.impl(op, kernel, KEY)
+    others.fallback(fallback, KEY)
+    # Without it every operator inside torch.autocast(<our device>) fails.
+    others.fallback(torch.library.fallthrough_kernel, f"Autocast{KEY}")
+
+
+def _factories(backend: Backend) -> dict[torch._ops.OpOverload, Any]:
+    def index_of(device: torch.device | None, pin_memory: bool | None) -> int:
+        if pin_memory:
+            raise DeviceError(
+                f"a {backend.name} tensor cannot be pinned", hint="pin host tensors only"
+            )
+        return backend.streams.index(device)
+
+    def empty_strided(
+        size: Sequence[int],
+        stride: Sequence[int],
+        *,
+        dtype: torch.dtype | None = None,
+        layout: Any = None,
+        device: torch.device | None = None,
+        pin_memory: bool | None = None,
+    ) -> torch.Tensor:
+        kind = torch.get_default_dtype() if dtype is None else dtype
+        return backend.empty(size, kind, index_of(device, pin_memory), stride)
+
+    def empty(
+        size: Sequence[int],
+        *,
+        dtype: torch.dtype | None = None,
+        layout: Any = None,
+        device: torch.device | None = None,
+        pin_memory: bool | None = None,
+        memory_format: Any = None,
+    ) -> torch.Tensor:
+        strides: Sequence[int] = contiguous_strides(size)
+        if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+            strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
+        kind = torch.get_default_dtype() if dtype is None else dtype
+        return backend.empty(size, kind, index_of(device, pin_memory), strides)
+
+    return {aten.empty.memory_format: empty, aten.empty_strided.default: empty_strided}
