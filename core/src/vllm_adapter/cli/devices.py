@@ -10,6 +10,9 @@ from vllm_adapter.cli.output import clean, colour, emit_json, table
 from vllm_adapter.cli.report_option import add_report, host_facts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vllm_adapter.device_terms import Terms
     from vllm_adapter.devices import Candidate, Choice, DeviceManager
     from vllm_adapter.roles import Role
 
@@ -19,6 +22,9 @@ example:
   vllm-adapter devices                          this machine
   nvidia-smi | vllm-adapter devices --report -  another machine, from what its tools print
   vllm-adapter devices --role main=cuda:0,1 --role light=xpu:0
+  vllm-adapter devices --dtype float8_e4m3fn --weight-bytes 8000000000
+                                                what the driver and chip allow, and what a
+                                                downgrade costs in bytes
 
 A role is a process of its own: the variables that it needs are printed. The CPU is used by policy
 alone (VA_FALLBACK=error | warn | allow).
@@ -40,27 +46,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=ADAPTER:N[,N]",
         help="devices for a role, such as main=cuda:0 or light=cpu; may be given more than once",
     )
+    parser.add_argument(
+        "--dtype",
+        action="append",
+        default=[],
+        metavar="DTYPE",
+        help="a dtype that is wanted, such as float8_e4m3fn; may be given more than once",
+    )
+    for name, what in (("weight", "the weights"), ("kv", "the KV cache")):
+        parser.add_argument(
+            f"--{name}-bytes",
+            type=int,
+            default=0,
+            metavar="BYTES",
+            help=f"the size of {what} in the wanted dtype: what a downgrade makes of it is said",
+        )
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the devices, the choice and the roles; see EXAMPLE for the exit code."""
+    from vllm_adapter.device_terms import terms
+    from vllm_adapter.errors import InputError
     from vllm_adapter.roles import assign, parse_role
 
+    sizes = {"weights": args.weight_bytes, "kv": args.kv_bytes}
+    if min(sizes.values()) < 0:
+        raise InputError("a size in bytes is negative", hint="give --weight-bytes 8000000000")
     requests = [parse_role(text) for text in args.role]
     manager = device_manager(args)
     candidates, choice = manager.candidates(), manager.choose()
     roles = assign(manager, requests)
+    chosen = [one for role in roles for one in role.candidates] or choice.chosen
+    known = terms(
+        manager, chosen, args.dtype, weight_bytes=args.weight_bytes, kv_bytes=args.kv_bytes
+    )
     if args.json:
         emit_json(
             {
                 "devices": [one.to_json() for one in candidates],
                 "choice": choice.to_json(),
                 "roles": [role.to_json() for role in roles],
+                "terms": [one.to_json(sizes) for one in known],
             }
         )
     else:
         _print(candidates, choice, manager.live)
         _print_roles(roles)
+        _print_terms(known)
     if roles:
         return 1 if any(role.faults for role in roles) else 0
     return 0 if choice.good else 1
@@ -134,3 +166,22 @@ def _print_roles(roles: tuple[Role, ...]) -> None:
             print(f"  note: {clean(note)}")
         for fault in role.faults:
             print(f"  {colour('cannot be used', 'red')}: {clean(fault)}")
+
+
+def _print_terms(known: Sequence[Terms]) -> None:
+    """Devices with the same terms share their lines."""
+    shared: dict[tuple[object, ...], list[str]] = {}
+    for one in known:
+        shared.setdefault((one.arch, one.decisions, one.advice), []).append(one.device)
+    first = {one.device: one for one in known}
+    for devices in shared.values():
+        one = first[devices[0]]
+        if not (one.decisions or one.advice):
+            continue
+        print(f"\n{clean(', '.join(devices))}, by the descriptor of {clean(one.arch)}")
+        for decision, cost in one.decisions:
+            bad = decision.outcome.value in ("refuse", "downgrade")
+            mark = colour(decision.outcome.value, "yellow" if bad else "dim")
+            print(f"  {mark}: {clean(decision.message)}" + (f"; {clean(cost)}" if cost else ""))
+        for sentence in one.advice:
+            print(f"  advice: {clean(sentence)}")
