@@ -250,3 +250,18 @@ def test_which_build_of_torch_is_needed(tmp_path, kind, vendor, compiled, hip, m
     assert probing._missing_build(record, torch, kind, backend) == missing
     if missing:
         assert next_step in probing._other_build(record, missing, "2.13.0+cpu")
+
+
+def test_live_values_that_are_no_json_are_refused(site, probed):
+    plugin = """
+from vllm_adapter.hookspecs import hookimpl
+
+class Plugin:
+    @hookimpl
+    def describe(self):
+        return {"memory": {"capacity_bytes": float("nan")}}
+"""
+    site.make("living", plugin=plugin, device={"torch_type": "cpu"})
+    record = probed("living")
+    assert record.status is Status.BROKEN
+    assert "describe" in record.reason

@@ -39,6 +39,17 @@ def sim_path(c_folder):
 
 
 @pytest.fixture(scope="session")
+def faulty(c_folder):
+    """faulty("NAME") builds the library of `faulty.c` with that fault; without a name, none."""
+
+    def build(fault="NONE"):
+        flag, name = f"-DFAULT_{fault}", f"lib{fault.lower()}"
+        return sim_library.build(c_folder, [HERE / "faulty.c"], flag, name=name)
+
+    return build
+
+
+@pytest.fixture(scope="session")
 def sim(sim_path):
     """The library, loaded."""
     from vllm_adapter.clib.library import Library

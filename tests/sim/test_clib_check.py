@@ -10,29 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import sim_library
 
 from vllm_adapter.clib.library import Library
 from vllm_adapter.clib_check import check_library, open_library
 from vllm_adapter.errors import DeviceError, LibraryError
 
 pytestmark = pytest.mark.sim
-HERE = Path(__file__).parent
-
-
-@pytest.fixture
-def faulty(c_folder):
-    """faulty("NAME") builds the library of `faulty.c` with that fault."""
-
-    def build(fault="NONE"):
-        return sim_library.build(
-            c_folder,
-            [HERE / "faulty.c"],
-            f"-DFAULT_{fault}",
-            name=f"lib{fault.lower()}",
-        )
-
-    return build
 
 
 def refusal(path, **options):

@@ -172,14 +172,6 @@ def test_a_plug_in_at_fault_is_named(site, probed, name, source, status, reason)
     assert record.next_step
 
 
-def test_live_values_that_are_no_json_are_refused(site, probed):
-    source = body("return {'memory': {'capacity_bytes': float('nan')}}", hook="describe")
-    site.make("living", plugin=source, device={"library": "libliving.so"})
-    record = probed("living")["living"]
-    assert record.status is Status.BROKEN
-    assert "describe" in record.reason
-
-
 def test_a_bad_descriptor_breaks_its_adapter(site, probed):
     package = site.make("illegible", device={"library": "libx.so"})
     (package / "capabilities").mkdir()

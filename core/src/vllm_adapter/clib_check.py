@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 import threading
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from vllm_adapter.clib.elf import check_file
-from vllm_adapter.clib.library import DeviceInfo, Library
+from vllm_adapter.clib.library import DeviceInfo, Library, by_hand
 from vllm_adapter.errors import LibraryError
 from vllm_adapter.isolation import how_it_ended, kill_group
 
@@ -78,11 +77,6 @@ def check_library(path: Path, *, limit_s: float = LIMIT_S) -> LibraryFacts:
         f"{path}: the child process that should ask it {how} before it began",
         hint=f"run `{by_hand(path)}` to see why",
     )
-
-
-def by_hand(path: Path) -> str:
-    """The command that shows a library's crash or hang without our guards."""
-    return f"python -X faulthandler -m vllm_adapter._clib_child {shlex.quote(str(path))}"
 
 
 def _facts(path: Path, answer: dict[str, Any]) -> LibraryFacts:

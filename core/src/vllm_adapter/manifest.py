@@ -57,9 +57,14 @@ _CLASS = re.compile(r"0x[0-9a-f]{4}(?:[0-9a-f]{2})?\Z")
 
 @dataclass(frozen=True, slots=True)
 class DeviceSection:
-    """How the adapter's device is reached: a torch device type, or a C library."""
+    """How the adapter's device is reached.
 
-    torch_type: str | None = None
+    `torch_type` is torch's name for it, which torch itself or the import of `torch_module`
+    brings. With `library`, a C library relative to the package, core makes a device of that name;
+    it is the adapter's own where the manifest names none.
+    """
+
+    torch_type: str
     torch_module: str | None = None
     library: str | None = None
 
@@ -82,6 +87,11 @@ class Manifest:
     plugin: str | None = None
     emulated: bool = False
     tested_on: tuple[str, ...] | None = None
+
+    def library_file(self) -> Path | None:
+        """The C library that is the adapter's device; None if it has none."""
+        named = self.device and self.device.library
+        return self.path.parent / named if named else None
 
     def capability_files(self) -> list[Path]:
         """The descriptors' files, in the order in which they are tried."""
@@ -113,7 +123,9 @@ def read_manifest(path: Path) -> Manifest:
         vendor=raw["vendor"],
         api=raw["api"],
         path=path,
-        device=DeviceSection(**{k: device[k] for k in _DEVICE_KEYS if k in device})
+        device=DeviceSection(
+            **{"torch_type": raw["name"]} | {k: device[k] for k in _DEVICE_KEYS if k in device}
+        )
         if device
         else None,
         match=raw.get("match", ()),
@@ -242,8 +254,8 @@ def _check_device(value: Any, newer: bool = False) -> str | None:
         return f"has torch_type {shown(value['torch_type'])}, which names no torch device"
     if "torch_module" in value and not _MODULE.match(value["torch_module"]):
         return f"has torch_module {shown(value['torch_module'])}, which names no Python module"
-    if ("torch_type" in value) == ("library" in value):
-        return "must have either torch_type or library"
+    if "torch_type" not in value and "library" not in value:
+        return "must have torch_type or library"
     if "library" in value and (value["library"][0] == "/" or ".." in value["library"].split("/")):
         return "has a library outside the package; name the file, relative to the package"
     return None

@@ -1,9 +1,9 @@
 """Keeps the answers of probes between processes: one small JSON file for each adapter.
 
-An answer is good while nothing of its key has changed: the distribution, the adapter's files,
-Python, torch, the boot, the PCI devices, what this process may use of the machine, and the
-variables that hide devices or libraries. A folder that cannot be written means no cache; a file
-that cannot be read is as good as none.
+An answer is good while nothing of its key has changed: the distribution, the adapter's files, its
+C library, Python, torch, the boot, the PCI devices, what this process may use of the machine, and
+the variables that hide devices or libraries. A folder that cannot be written means no cache; a
+file that cannot be read is as good as none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.library_devices import library_file
 from vllm_adapter.records import AdapterRecord
+from vllm_adapter.settings import Settings
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _HIDING: Final = ("_VISIBLE_DEVICES", "_VISIBLE_MODULES", "_DEVICE_SELECTOR", "_AFFINITY_MASK")
@@ -78,6 +80,7 @@ def _key(record: AdapterRecord, host: HostFacts) -> dict[str, Any]:
     return {
         "distribution": f"{record.distribution} {record.version}",
         "files": _digest(record),
+        "library": _library(record),
         "python": sys.version,
         "torch": None if torch is None else torch.version,
         "boot": _boot_id(),
@@ -111,6 +114,19 @@ def _files(record: AdapterRecord) -> Iterator[Path]:
         yield from record.manifest.capability_files()
     if record.path is not None:
         yield from sorted(record.path.rglob("*.py"))
+
+
+def _library(record: AdapterRecord) -> str:
+    """The C library by its place, size and time: it may be too large to be digested each time."""
+    manifest = record.manifest
+    file = library_file(manifest, Settings.from_environ()) if manifest else None
+    if file is None:
+        return ""
+    try:
+        state = file.stat()
+    except OSError:
+        return f"{file.absolute()} cannot be found"
+    return f"{file.absolute()} {state.st_size} {state.st_mtime_ns}"
 
 
 def _boot_id() -> str:

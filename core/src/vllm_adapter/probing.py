@@ -1,4 +1,4 @@
-"""Probes one adapter in this process: its plug-in, its torch device, its descriptors.
+"""Probes one adapter in this process: plug-in, torch device or C library, descriptors.
 
 Runs in the child of `isolation`, since importing a vendor's code can end or hang a process.
 """
@@ -16,10 +16,13 @@ from typing import Any, Final
 
 from vllm_adapter.adapter import Adapter, library_command, one_line, probe_command
 from vllm_adapter.capability import Capability
+from vllm_adapter.clib.elf import check_file
+from vllm_adapter.clib.library import Library, by_hand
 from vllm_adapter.descriptors import choose, live_values, load_all, narrowed
-from vllm_adapter.errors import AdapterError, VllmAdapterError
+from vllm_adapter.errors import AdapterError, LibraryError, VllmAdapterError
 from vllm_adapter.host.facts import Accelerator, HostFacts, PciDevice
 from vllm_adapter.host.match import Match, match
+from vllm_adapter.library_devices import library_devices, library_file
 from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.settings import Settings
 from vllm_adapter.torch_devices import torch_devices
@@ -38,7 +41,10 @@ class _Refused(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Found:
-    """One device of the matched hardware. `named`: by the plug-in; `seen`: what torch says."""
+    """One device of the matched hardware.
+
+    `named`: by the plug-in; `seen`: what torch or the C library says.
+    """
 
     name: str
     arch: str | None = None
@@ -57,6 +63,8 @@ def examine(record: AdapterRecord, host: HostFacts) -> dict[str, Any]:
         status, (reason, next_step) = Status.OK, _remark(record, devices)
     except _Refused as refusal:
         status, reason, next_step = refusal.status, str(refusal), refusal.next_step
+    except LibraryError as error:
+        status, reason, next_step = Status.BROKEN, error.message, error.hint
     except AdapterError as error:
         status = Status.BROKEN
         reason = error.message.removeprefix(f"adapter {record.name}: ")
@@ -96,18 +104,20 @@ def _probe(record: AdapterRecord, host: HostFacts, evidence: list[str]) -> list[
         evidence += facts.evidence
     if manifest.device is None:
         return []
-    kind = manifest.name
-    if manifest.device.torch_type is not None:
-        kind = manifest.device.torch_type
+    described = load_all(manifest)
+    kind = manifest.device.torch_type
+    file = library_file(manifest, Settings.from_environ())
+    if file is not None:
+        shown = _library_devices(record, file, evidence)
+        count = len(shown)
+    else:
         count = _torch_count(record, kind, manifest.device.torch_module, evidence)
         shown = [] if kind == "cpu" else torch_devices(record.name, _torch(), kind, count)
-        if len(found) != count:  # a visible-devices variable: only torch knows which are left
-            found = [_common(found, manifest.vendor)] * count
-        found = [
-            _joined(facts, shown[i] if shown else None, seen, host)
-            for i, facts in enumerate(found)
-        ]
-    described = load_all(manifest)
+    if len(found) != count:  # a visible-devices variable: only the runtime knows which are left
+        found = [_common(found, manifest.vendor)] * count
+    found = [
+        _joined(facts, shown[i] if shown else None, seen, host) for i, facts in enumerate(found)
+    ]
     return [_device(adapter, host, described, kind, i, facts) for i, facts in enumerate(found)]
 
 
@@ -157,7 +167,7 @@ def _common(found: Sequence[_Found], vendor: str) -> _Found:
 
 
 def _joined(facts: _Found, seen: Accelerator | None, by_pci: Match, host: HostFacts) -> _Found:
-    """One device with what torch says of it; a plug-in's own words win.
+    """One device with what torch or its library says of it; a plug-in's own words win.
 
     Torch's order need not be PCI's: the PCI function is the one that torch names, or any of the
     matched ones if all are alike.
@@ -215,6 +225,20 @@ def _plain(record: AdapterRecord, live: Any) -> dict[str, Any]:
             hint="return the fields of a descriptor that were read live, as JSON values",
         )
     return plain
+
+
+def _library_devices(record: AdapterRecord, file: Path, evidence: list[str]) -> list[Accelerator]:
+    """What a C library shows; never nothing. One that crashes or hangs costs this child."""
+    check_file(file)
+    library = Library(file)
+    shown = library_devices(record.name, library)
+    version = f" {library.version}" if library.version else ""
+    if not shown:
+        raise _Refused(
+            Status.ABSENT, f"its library {file.name}{version} shows no device", by_hand(file)
+        )
+    evidence.append(f"{file.name}{version} shows {len(shown)} device{'s' * (len(shown) > 1)}")
+    return shown
 
 
 def _torch_count(record: AdapterRecord, kind: str, module: str | None, evidence: list[str]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -181,6 +182,11 @@ def load(path: Path) -> ctypes.CDLL:
             f"{path} cannot be loaded: {' '.join(str(error).split())}",
             hint="`ldd` on the file shows the libraries that it misses",
         ) from None
+
+
+def by_hand(path: Path) -> str:
+    """The command that shows a library's crash or hang without our guards."""
+    return f"python -X faulthandler -m vllm_adapter._clib_child {shlex.quote(str(path))}"
 
 
 def _text(raw: bytes | None) -> str:

@@ -1,0 +1,109 @@
+"""An adapter whose device is a C library: its probe, VA_LIBRARY, and what `list` shows of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.fixture
+def acme(site):
+    """acme(library, **manifest) installs an adapter with a copy of that library."""
+
+    def install(library=None, **manifest):
+        package = site.make("acme", device={"library": "lib/libacme.so"}, **manifest)
+        (package / "capabilities").mkdir()
+        for arch in ("f1", "sim48"):
+            raw = {
+                "schema": "vllm-adapter/capability/1.0",
+                "identity": {"vendor": "Acme", "arch": arch, "torch_type": "acme"},
+                "match": [{"arch": [arch]}],
+            }
+            (package / "capabilities" / f"{arch}.json").write_text(json.dumps(raw))
+        (package / "lib").mkdir()
+        if library is not None:
+            shutil.copy(library, package / "lib" / "libacme.so")
+        return package
+
+    return install
+
+
+@pytest.fixture
+def listed(site):
+    """The adapter as `vllm-adapter list --probe` shows it."""
+
+    def probe(**variables):
+        done = site.run(
+            *("-m", "vllm_adapter.cli", "list", "--probe", "--json"),
+            variables={"VA_ADAPTERS": "acme", **variables},
+        )
+        assert done.returncode in (0, 1), done.stderr
+        found = json.loads(done.stdout)["adapters"]
+        return next(record for record in found if record["name"] == "acme")
+
+    return probe
+
+
+def test_a_library_s_devices_choose_their_descriptors(acme, listed, sim_path):
+    acme(sim_path)
+    record = listed()
+    assert record["status"] == "ok", record
+    assert [(d["torch"], d["name"], d["arch"]) for d in record["devices"]] == [
+        ("acme:0", "Simulated accelerator", "sim48"),
+        ("acme:1", "Simulated accelerator", "sim48"),
+    ]
+    assert all(d["capability_file"].endswith("sim48.json") for d in record["devices"])
+    assert any("libacme.so" in line and "shows 2 devices" in line for line in record["evidence"])
+
+
+def test_a_torch_type_beside_the_library_is_its_name_in_torch(acme, listed, faulty):
+    package = acme(faulty())
+    file = package / "adapter.json"
+    raw = json.loads(file.read_text())
+    raw["device"]["torch_type"] = "npu"
+    file.write_text(json.dumps(raw))
+    assert [d["torch"] for d in listed()["devices"]] == ["npu:0"]
+
+
+def test_va_library_replaces_it_and_the_kept_answer(acme, listed, faulty, sim_path):
+    acme(faulty())
+    assert [d["arch"] for d in listed()["devices"]] == ["f1"]
+    swapped = listed(VA_LIBRARY=str(sim_path))
+    assert [d["arch"] for d in swapped["devices"]] == ["sim48", "sim48"]
+    assert [d["arch"] for d in listed()["devices"]] == ["f1"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("OTHER_MAJOR", "offers ABI 2, and this release speaks ABI 1"),
+        ("NO_FENCE", "leaves required functions NULL: event_query, fence"),
+        ("COUNT_CRASHES", "SIGSEGV"),
+        ("COUNT_FAILS", "device_count: the fan is off"),
+    ],
+)
+def test_a_library_at_fault_breaks_its_adapter_alone(acme, listed, faulty, fault, reason):
+    acme(faulty(fault))
+    record = listed()
+    assert record["status"] == "broken"
+    assert reason in record["reason"]
+    assert record["next_step"]
+
+
+def test_a_library_that_is_not_there_is_told(acme, listed, tmp_path):
+    package = acme()
+    record = listed()
+    assert record["status"] == "broken"
+    assert record["reason"] == f"there is no C library {package / 'lib' / 'libacme.so'}"
+    assert "VA_LIBRARY" in listed(VA_LIBRARY=str(tmp_path / "x.so"))["next_step"]
+
+
+def test_a_library_without_a_device_is_absent(acme, listed, faulty):
+    acme(faulty("NO_DEVICE"))
+    record = listed()
+    assert (record["status"], record["devices"]) == ("absent", [])
+    assert "shows no device" in record["reason"]
