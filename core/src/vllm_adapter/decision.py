@@ -14,6 +14,8 @@ Rule = tuple[FactValue, ...] | Mapping[str, float]
 """What `limits` says of one fact: one of these values, or bounds (min, max, multiple_of)."""
 
 UNCONCERNED = "this entry does not concern the case"
+LIBRARY = "library:"
+"""What `run` begins with where a function of the adapter's C library runs the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,24 @@ class OperatorEntry:
     def declares(self) -> bool:
         """Whether the entry can accept a case at all."""
         return self.support in ("full", "versioned")
+
+    @property
+    def library_function(self) -> str | None:
+        """The function of the adapter's C library that runs it; None: `run` is Python's."""
+        run = self.run
+        return run.removeprefix(LIBRARY) if run is not None and run.startswith(LIBRARY) else None
+
+
+def library_fault(op: str, run: str, plan: str | None, library: str | None) -> str | None:
+    """Why a `run` that names a library's function cannot run an operator; None where it can.
+
+    `plan` is the entry's, `library` the manifest's.
+    """
+    if library is None:
+        return "the manifest's device names no library"
+    if run != LIBRARY + op:
+        return f"a library's function runs the operator of its own name: {LIBRARY}{op}"
+    return None if plan is None else "core plans the steps of a library; leave out plan"
 
 
 @dataclass(frozen=True, slots=True)

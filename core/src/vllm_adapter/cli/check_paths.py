@@ -9,11 +9,15 @@ from typing import Any, Final
 
 from vllm_adapter.cli.checks import Checked, SchemaFault, check_document
 from vllm_adapter.cli.packages import MANIFEST
+from vllm_adapter.decision import LIBRARY, library_fault
 from vllm_adapter.files import read_json, shown
 from vllm_adapter.paths import look
 
 _KEYS: Final = ("run", "plan", "prepare_weights", "supports")
-_MEANING: Final = "A path is `module:name`; a wrong one fails when a layer is built."
+_MEANING: Final = (
+    "A path is `module:name`, or `library:OPERATOR` for a function of the device's C library; a "
+    "wrong one fails when a layer is built."
+)
 _LEVELS_UP: Final = 4
 
 
@@ -33,8 +37,14 @@ def _path_faults(file: Path, kind: str, raw: Mapping[str, Any]) -> Iterator[Sche
     package = _package_of(file)
     if package is None:
         return
-    for pointer, dotted in _named(kind, raw):
-        problem = look(dotted, package).problem
+    for pointer, dotted, entry in _named(kind, raw):
+        if entry is not None and dotted.startswith(LIBRARY):
+            library = (
+                read_json(package / MANIFEST, "the manifest").get("device", {}).get("library")
+            )
+            problem = library_fault(pointer.split("/")[2], dotted, entry.get("plan"), library)
+        else:
+            problem = look(dotted, package).problem
         if problem is not None:
             yield SchemaFault(
                 pointer, f"{shown(dotted)}: {problem}", "a path that is there", _MEANING
@@ -47,10 +57,12 @@ def _package_of(file: Path) -> Path | None:
     return next((folder for folder in above if (folder / MANIFEST).is_file()), None)
 
 
-def _named(kind: str, raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every path with its JSON pointer."""
+def _named(
+    kind: str, raw: Mapping[str, Any]
+) -> Iterator[tuple[str, str, Mapping[str, Any] | None]]:
+    """Every path with its JSON pointer, and the operator's entry that may name a library."""
     if kind == "manifest" and "plugin" in raw:
-        yield "/plugin", raw["plugin"]
+        yield "/plugin", raw["plugin"], None
     if kind != "capability":
         return
     for name, declared in raw.get("operators", {}).items():
@@ -59,4 +71,6 @@ def _named(kind: str, raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         several = isinstance(declared, list)
         for i, entry in enumerate(declared if several else [declared]):
             at = f"/operators/{name}/{i}" if several else f"/operators/{name}"
-            yield from ((f"{at}/{key}", entry[key]) for key in _KEYS if entry.get(key) is not None)
+            for key in _KEYS:
+                if entry.get(key) is not None:
+                    yield f"{at}/{key}", entry[key], entry if key == "run" else None

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.decision import Accept, Decision, Reject, decide, headline
-from vllm_adapter.engine.ops import library
+from vllm_adapter.engine.ops import clib, library
 from vllm_adapter.engine.ops.catalog import SPECS
 from vllm_adapter.engine.ops.plans import PLANS, new_handle, picked, planned
 from vllm_adapter.engine.ops.providers import GENERIC, PROVIDERS, Candidate, resolve
@@ -100,12 +100,14 @@ _bound_for: Final[weakref.WeakKeyDictionary[object, dict[tuple[Any, ...], Bindin
 
 
 def decisions(case: OpCase, settings: Settings) -> list[Verdict]:
-    """What every candidate says of a case, best rank first. Nothing is imported."""
+    """What every candidate says of a case, best rank first. No adapter's code is imported."""
     facts = dict(case.facts)
     found = []
     for candidate in PROVIDERS.candidates(case.op, case.device, settings):
         op = OPERATORS[candidate.composed_of or case.op]
         verdict: Decision = decide(op, candidate.entry, facts)
+        if isinstance(verdict, Accept):
+            verdict = clib.refusal(candidate.entry, op.name, case, candidate.provider) or verdict
         if candidate.rank == "generic" and settings.fallback is Fallback.ERROR:
             verdict = Reject(
                 "VA_FALLBACK=error", candidate.entry.pointer, "error", "warn or allow"
@@ -130,11 +132,7 @@ def _bind(case: OpCase, settings: Settings, owner: object) -> Binding:
         if winner.rank == "generic" and settings.fallback is Fallback.WARN:
             _warn_once(case, verdicts)
     kernels = {winner: _kernel(spec, winner) for winner in winners}
-    plans = {
-        winner: resolve(winner.entry.plan, winner.provider)
-        for winner in winners
-        if winner.entry.plan
-    }
+    plans = {winner: plan for winner in winners if (plan := _plan_of(spec, winner))}
     prepare = winners[0].entry.prepare_weights
     return Binding(
         case=case,
@@ -207,6 +205,14 @@ def _kernel(spec: OpSpec, candidate: Candidate) -> Fn:
         assert spec.compose is not None
         return spec.compose(run)
     return planned(run) if spec.operator.planned else run
+
+
+def _plan_of(spec: OpSpec, candidate: Candidate) -> Fn | None:
+    """How the candidate prepares a step, if it does."""
+    if candidate.entry.plan:
+        found: Fn = resolve(candidate.entry.plan, candidate.provider)
+        return found
+    return clib.plan_of(candidate.entry, spec.name)
 
 
 def _dotted(candidate: Candidate) -> str:

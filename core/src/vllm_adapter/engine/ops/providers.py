@@ -11,7 +11,8 @@ import torch
 
 from vllm_adapter.adapter import one_line, place
 from vllm_adapter.capability import Capability
-from vllm_adapter.decision import OperatorEntry
+from vllm_adapter.decision import LIBRARY, OperatorEntry
+from vllm_adapter.engine.ops import clib
 from vllm_adapter.engine.ops.implementation import entry_of
 from vllm_adapter.engine.ops.spec import Fn
 from vllm_adapter.errors import AdapterError, SettingError
@@ -164,11 +165,13 @@ _GENERIC_ENTRIES: Final = {
 
 
 def resolve(dotted: str, who: str) -> Any:
-    """The object at `module:name`.
+    """The object at `module:name`, or the adapter's library's implementation at `library:name`.
 
     Raises:
         AdapterError: it cannot be imported; names the adapter, the line and the original fault.
     """
+    if dotted.startswith(LIBRARY):
+        return clib.kernel(dotted, who)
     module, _, path = dotted.partition(":")
     try:
         found: Any = importlib.import_module(module)
