@@ -225,6 +225,28 @@ FAULTS = {
         "L0.descriptor.paths",
         "no top-level name rms",
     ),
+    "a library's function, and no library": (
+        change(f"{RMS}run", "library:rms_norm"),
+        "L0.descriptor.library",
+        "names no library",
+    ),
+    "another operator's function": (
+        lambda package: (
+            package.manifest.update(device={"library": "libacme.so", "torch_type": "acme"}),
+            change(f"{RMS}run", "library:layer_norm")(package),
+        ),
+        "L0.descriptor.library",
+        "library:rms_norm",
+    ),
+    "a plan beside a library's": (
+        lambda package: (
+            package.manifest.update(device={"library": "libacme.so", "torch_type": "acme"}),
+            change(f"{RMS}run", "library:rms_norm")(package),
+            change(f"{RMS}plan", "vllm_adapter_acme.kernels:rms_norm")(package),
+        ),
+        "L0.descriptor.library",
+        "leave out plan",
+    ),
     "no plug-in class": (
         change("manifest/plugin", "vllm_adapter_acme.plugin:Plug"),
         "L0.descriptor.paths",

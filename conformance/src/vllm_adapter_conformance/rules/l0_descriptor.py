@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.capability import load_capability
+from vllm_adapter.decision import LIBRARY, library_fault
 from vllm_adapter.errors import CapabilityError
 from vllm_adapter.paths import look
 from vllm_adapter_conformance.bench import Bench
@@ -148,7 +149,7 @@ def _paths(target: Target) -> Iterator[Case | NotDeclared]:
             for entry in entries:
                 for key in ("run", "plan", "prepare_weights", "supports"):
                     dotted = getattr(entry, key)
-                    if dotted is not None:
+                    if dotted is not None and not dotted.startswith(LIBRARY):
                         found.setdefault(dotted, f"{name}{entry.pointer}/{key}")
     if not found:
         yield NotDeclared("paths", "/operators", "nothing names a Python path")
@@ -171,3 +172,45 @@ def check_path(bench: Bench, case: Case) -> Observation:
     if found.problem is not None:
         raise Failure(f"{case.params['path']} ({case.params['where']}) to be there", found.problem)
     return Observation(note="not Python source: the name was not looked for" * found.unread)
+
+
+def _library_entries(target: Target) -> Iterator[Case | NotDeclared]:
+    named = False
+    for name, file in descriptor_files(target).items():
+        try:
+            operators = load_capability(file).operators
+        except CapabilityError:
+            continue
+        for op, entries in operators.items():
+            if any(entry.library_function is not None for entry in entries):
+                named = True
+                yield Case(f"{name} {op}", {"file": str(file), "op": op}, f"/operators/{op}/run")
+    if not named:
+        yield NotDeclared("library", "/operators", "no entry names a library's function")
+
+
+@rule(
+    "L0.descriptor.library",
+    summary="an entry that a C library runs names the function of its own operator",
+    why="The functions of the ABI have one struct of arguments an operator, so that "
+    "`library:rms_norm` can run rms_norm and nothing else. The library is the one that the "
+    "manifest's device names, and core plans its steps. Whether the function is there, and for "
+    "which dtypes, is asked of the library itself on the device: rule L2.library.offers.",
+    cases=_library_entries,
+    needs=("L0.descriptor.schema",),
+)
+def check_library(bench: Bench, case: Case) -> None:
+    """Holds each entry against the manifest and the operator's name."""
+    manifest = bench.target.record.manifest
+    section = manifest.device if manifest else None
+    library = section.library if section else None
+    op = case.params["op"]
+    for entry in load_capability(Path(case.params["file"])).operators[op]:
+        if entry.library_function is None:
+            continue
+        assert entry.run is not None
+        fault = library_fault(op, entry.run, entry.plan, library)
+        if fault is not None:
+            raise Failure(
+                f"{entry.pointer}/run to name what can run {op}", f"{entry.run}: {fault}"
+            )
