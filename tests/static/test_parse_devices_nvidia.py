@@ -130,7 +130,7 @@ def test_a_device_that_the_driver_lost():
     )
     (device,) = read("nvidia_smi", HEAD.format(smi="470.86", driver="470.86") + rows).accelerators
     assert (device.name, device.bdf) == (None, "0000:03:00.0")
-    assert device.health.errors == ("the tool prints an error in place of a reading",)
+    assert device.health.errors == ("the tool says that the GPU is lost",)
 
 
 def test_csv_with_units_in_header_and_cells():

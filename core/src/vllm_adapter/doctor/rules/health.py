@@ -8,6 +8,7 @@ from typing import Final
 
 from vllm_adapter.doctor.finding import Evidence, Finding, Severity
 from vllm_adapter.doctor.rule import Box, Rule, TextRule, finding, quoted
+from vllm_adapter.host.device_facts import Health
 from vllm_adapter.host.facts import Accelerator
 
 _LOST: Final = re.compile(r"(?i)is lost|fallen off the bus|\bXid\b[^\n]*?: 79\b|no longer present")
@@ -26,6 +27,19 @@ _THROTTLE: Final = re.compile(r"(?i)therm|power|slowdown|brake")
 def _name(one: Accelerator) -> str:
     where = f" ({one.bdf})" if one.bdf else ""
     return f"{one.vendor} device {one.index}{where}"
+
+
+def figures(health: Health) -> str:
+    """Temperature, power and clock with their limits, as far as they were read; else empty."""
+    pairs = (
+        (health.power_w, health.power_cap_w, "W"),
+        (health.clock_mhz, health.clock_max_mhz, "MHz"),
+    )
+    said = [f"{health.temperature_c:g} C"] if health.temperature_c is not None else []
+    for now, most, unit in pairs:
+        if now is not None:
+            said.append(f"{now:g} of {most:g} {unit}" if most is not None else f"{now:g} {unit}")
+    return ", ".join(said)
 
 
 def _errors(box: Box) -> Iterator[Finding]:
@@ -71,23 +85,10 @@ def _throttled(box: Box) -> Iterator[Finding]:
         active = [reason for reason in one.health.throttle_reasons if _THROTTLE.search(reason)]
         if not active:
             continue
-        health = one.health
-        figures = ", ".join(
-            text
-            for text in (
-                f"{health.temperature_c:g} C" if health.temperature_c is not None else "",
-                f"{health.power_w:g} of {health.power_cap_w:g} W"
-                if health.power_w is not None and health.power_cap_w is not None
-                else "",
-                f"{health.clock_mhz:g} of {health.clock_max_mhz:g} MHz"
-                if health.clock_mhz is not None and health.clock_max_mhz is not None
-                else "",
-            )
-            if text
-        )
+        seen = "; ".join(filter(None, (", ".join(active), figures(one.health))))
         yield finding(
             "VA1702",
-            [Evidence(f"{', '.join(active)}{'; ' + figures if figures else ''}", one.source)],
+            [Evidence(seen, one.source)],
             f"{_name(one)} is held down by {', '.join(active)}",
             severity=Severity.WARNING,
         )

@@ -33,6 +33,7 @@ _TYPED: Final = re.compile(
 )
 _UNREADABLE: Final = re.compile(r"ERR!|Unknown Error|GPU is lost")
 UNREADABLE: Final = "the tool prints an error in place of a reading"
+LOST: Final = "the tool says that the GPU is lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class Row:
         percent = _PERCENT.search(rest)
         cells = " ".join((self.name, self.right, *self.below))
         errors = [UNREADABLE] if _UNREADABLE.search(cells) else []
+        if "GPU is lost" in cells:
+            errors = [LOST]
         return Health(
             temperature_c=float(temperature[1]) if temperature else None,
             power_w=float(power[1]) if power else None,

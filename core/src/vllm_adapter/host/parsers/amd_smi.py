@@ -42,8 +42,21 @@ _SOURCE: Final = "amd-smi"
 _LEAVES: Final = frozenset(
     "bdf uuid market_name device_id vendor_id target_graphics_version total_vram used_vram size"
     " socket_power current_socket_power gfx_activity hotspot compute_partition"
-    " accelerator_partition memory_partition partition_id max_power_limit power_limit".split()
+    " accelerator_partition memory_partition partition_id max_power_limit power_limit"
+    " prochot_violation_status ppt_violation_status socket_thermal_violation_status"
+    " vr_thermal_violation_status hbm_thermal_violation_status total_uncorrectable_count".split()
 )
+_VIOLATIONS: Final = {
+    "prochot_violation_status": "prochot thermal",
+    "ppt_violation_status": "ppt power",
+    "socket_thermal_violation_status": "socket thermal",
+    "vr_thermal_violation_status": "vr thermal",
+    "hbm_thermal_violation_status": "hbm thermal",
+}
+"""What `metric` calls them, and their names of one kind.
+
+# upstream: amdsmi@rocm-6.4 CHANGELOG.md (amd-smi metric --throttle)
+"""
 
 
 def parse(report: Report) -> HostFacts:
@@ -172,6 +185,7 @@ def _described(index: int, values: dict[str, str]) -> Accelerator:
     die = number(values.get("partition_id")) if known and compute != "SPX" else None
     arch = re.fullmatch(r"gfx[0-9a-f]+", values.get("target_graphics_version", ""))
     name = values.get("market_name")
+    uncorrected = first("total_uncorrectable_count")
     return Accelerator(
         "rocm",
         index,
@@ -190,5 +204,9 @@ def _described(index: int, values: dict[str, str]) -> Accelerator:
             power_w=first("socket_power", "current_socket_power"),
             power_cap_w=first("power_limit"),
             utilization_percent=first("gfx_activity"),
+            throttle_reasons=tuple(
+                word for key, word in _VIOLATIONS.items() if values.get(key) == "ACTIVE"
+            ),
+            errors=(f"{int(uncorrected)} uncorrectable memory errors",) if uncorrected else (),
         ),
     )

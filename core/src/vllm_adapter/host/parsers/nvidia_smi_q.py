@@ -194,7 +194,9 @@ def _health(gpu: _Gpu) -> Health:
         for (section, key), value in values.items()
         if section == "volatile" and "uncorrect" in key and (count := number(value))
     ]
-    if any(value in ("GPU is lost", "Unknown Error") for value in values.values()):
+    if "GPU is lost" in values.values():
+        errors.append("the tool says that the GPU is lost")
+    elif "Unknown Error" in values.values():
         errors.append("the tool cannot read this device any more")
     if values.get(("remapped_rows", "remapping_failure_occurred")) == "Yes":
         errors.append("remapping of a failed memory row failed")
