@@ -1,6 +1,7 @@
 # make demo   certifies the CPU adapter and answers a prompt with a real model
 # make test   every test that this machine can run
 # make test-vllm   the tests against real vLLM, in an environment of their own
+# make test-vllm-quick   those of them that take a minute or two
 PY ?= python3
 V := .venv/bin/python
 PIP := $(V) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -9,7 +10,7 @@ PACKAGES := schemas core conformance template \
 	adapters/musa adapters/mlu adapters/biren
 SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
 
-.PHONY: demo test test-fast test-vllm lint docs clean
+.PHONY: demo test test-fast test-vllm test-vllm-quick lint docs clean
 
 .venv/.use: $(SOURCES)
 	@test -x $(V) || { echo "making .venv (once)"; $(PY) -m venv .venv; }
@@ -33,13 +34,17 @@ test: .venv/.dev
 test-fast: .venv/.dev
 	@$(V) -m pytest -m "static or null"
 
-# Real vLLM in an environment of its own: about 2 GB.
+# Real vLLM in an environment of its own: about 3.5 GB.
 .venv-vllm/.stamp: scripts/make_vllm_env $(addsuffix /pyproject.toml,schemas core conformance adapters/cpu)
 	@echo "installing vLLM for this CPU (once)"
 	@scripts/make_vllm_env
 
 test-vllm: .venv-vllm/.stamp
 	@.venv-vllm/bin/python -m pytest tests/vllm
+
+# The broker, the classes of all devices, and one engine each that generates, embeds and is refused.
+test-vllm-quick: .venv-vllm/.stamp
+	@.venv-vllm/bin/python -m pytest -n 2 tests/vllm -k "broker or native_shape or llama or sentences or linear"
 
 lint: .venv/.dev
 	@scripts/lint
