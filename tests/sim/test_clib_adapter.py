@@ -107,3 +107,49 @@ def test_a_library_without_a_device_is_absent(acme, listed, faulty):
     record = listed()
     assert (record["status"], record["devices"]) == ("absent", [])
     assert "shows no device" in record["reason"]
+
+
+OPENED = """
+import sys, torch
+from vllm_adapter.engine.device import open_device
+from vllm_adapter.errors import VllmAdapterError
+
+try:
+    opened = open_device(sys.argv[1], int(sys.argv[2]))
+except VllmAdapterError as error:
+    print(type(error).__name__, error)
+    sys.exit()
+runtime = opened.runtime
+allocation = runtime.allocate_memory(16, opened.device.index)
+allocation.tensor((4,), torch.float32).fill_(2.5)
+into = bytearray(16)
+runtime.copy_device_to_host(allocation, memoryview(into))
+print(opened.device, type(runtime).__name__, torch.frombuffer(into, dtype=torch.float32).tolist())
+stream = runtime.create_stream(opened.device.index)
+print(isinstance(stream, torch.Stream), runtime.streams is torch.acme.Stream.streams)
+print(torch.ones(2, device=opened.device) + 1)
+"""
+
+
+def test_an_open_device_is_torch_s_and_its_runtime_shares_the_streams(acme, site, sim_path):
+    acme(sim_path)
+    done = site.run("-c", OPENED, "acme", "1", variables={"VA_FALLBACK": "allow"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "acme:1 ClibRuntime [2.5, 2.5, 2.5, 2.5]",
+        "True True",
+        "tensor([2., 2.], device='acme:1')",
+    ]
+
+
+def test_va_library_is_opened_in_its_place(acme, site, faulty, sim_path):
+    acme(faulty())
+    variables = {"VA_LIBRARY": str(sim_path), "VA_FALLBACK": "allow"}
+    done = site.run("-c", OPENED, "acme", "0", variables=variables)
+    assert done.stdout.startswith("acme:0 ClibRuntime"), done.stdout + done.stderr
+
+
+def test_va_library_for_an_adapter_without_one_is_refused(site, sim_path):
+    done = site.run("-c", OPENED, "cpu", "0", variables={"VA_LIBRARY": str(sim_path)})
+    assert "the adapter cpu has no C library that it could replace" in done.stdout
+    assert "hint: unset VA_LIBRARY" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -102,6 +103,16 @@ def test_a_device_without_a_platform_of_vllm_s_steps_aside_and_says_so():
     chosen = choose([ACME], settings(), CPU_BUILD)
     assert (chosen.adapter, chosen.shape, chosen.platform) == ("acme", "generic", None)
     assert "the generic shape is not built yet" in chosen.reason
+
+
+def test_an_emulated_device_is_chosen_by_name_alone():
+    sim = dataclasses.replace(
+        ACME, manifest=dataclasses.replace(ACME.manifest, emulated=True), name="sim"
+    )
+    chosen = choose([CPU, sim], settings(), CPU_BUILD)
+    assert chosen.adapter == "cpu"
+    assert why(chosen, "sim") == "its device is emulated, so that only VA_ADAPTERS=sim chooses it"
+    assert choose([CPU, sim], settings(ADAPTERS="sim,cpu"), CPU_BUILD).adapter == "sim"
 
 
 def test_then_more_evidence_wins_without_what_an_sdk_printed():

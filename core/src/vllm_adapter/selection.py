@@ -3,7 +3,8 @@
 The rules, in this order:
 
 1. An adapter must be ok, have a device of its own, and be one that this build of vLLM can serve;
-   with VA_REQUIRE_DEVICE its torch type must be that one.
+   with VA_REQUIRE_DEVICE its torch type must be that one. An emulated device must be named in
+   VA_ADAPTERS.
 2. An accelerator beats the CPU. The CPU is chosen where VA_ADAPTERS names it, where vLLM is a
    build for the CPU, or under VA_FALLBACK=allow.
 3. Then more evidence wins, then the order of VA_ADAPTERS. What is still equal is a tie: nobody is
@@ -214,6 +215,8 @@ def _unfit(record: AdapterRecord, settings: Settings, build: str | None) -> str:
     if family in _NATIVE and family != "cpu" and build not in (None, family):
         return f"its device is {family}, and this vLLM is a build for {build}"
     named = record.name in settings.adapters.allowed
+    if record.manifest is not None and record.manifest.emulated and not named:
+        return f"its device is emulated, so that only VA_ADAPTERS={record.name} chooses it"
     allowed = build in (None, "cpu") or named or settings.fallback is Fallback.ALLOW
     if family == "cpu" and not allowed:
         return (

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from vllm_adapter.adapter import Adapter
 from vllm_adapter.capability import Capability
+from vllm_adapter.clib_check import open_library
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.runtime import FrameworkRuntime, RuntimeAdapter
-from vllm_adapter.errors import AdapterError, DeviceRefused, NoSuchDevice
+from vllm_adapter.engine.runtime.clib import ClibRuntime
+from vllm_adapter.engine.runtime.device_from_clib import enable
+from vllm_adapter.errors import AdapterError, DeviceRefused, LibraryError, NoSuchDevice
+from vllm_adapter.library_devices import library_file
 from vllm_adapter.records import AdapterRecord, DeviceRecord
 from vllm_adapter.registry import find
 from vllm_adapter.settings import Settings
@@ -33,6 +38,7 @@ def open_device(name: str, index: int = 0, settings: Settings | None = None) -> 
 
     Raises:
         AdapterError: not installed, broken, absent, or its runtime cannot be opened.
+        LibraryError: its C library, or that of VA_LIBRARY, cannot be used.
         NoSuchDevice: it has no device of that index.
         CapabilityError: its descriptor cannot be used.
     """
@@ -49,9 +55,10 @@ def open_record(record: AdapterRecord, index: int, settings: Settings) -> OpenDe
             f"adapter {record.name} has no device {index}; it has {len(record.devices)}",
             hint="`vllm-adapter list --probe` shows the devices of each adapter",
         )
-    _heed(settings, torch.device(found.torch).type)
+    # Not a torch.device yet: torch learns the name of a C library's device when that is opened.
+    _heed(settings, found.torch.partition(":")[0])
     capability = adapter.capability(found, settings)
-    runtime = _open_runtime(adapter, found, capability)
+    runtime = _open_runtime(adapter, found, capability, settings)
     PROVIDERS.use(
         record.name,
         capability,
@@ -69,22 +76,23 @@ def _heed(settings: Settings, torch_type: str) -> None:
             f"{torch_type}",
             hint="name an adapter of that device, or unset VA_REQUIRE_DEVICE",
         )
-    if settings.library is not None:
-        raise AdapterError(
-            f"VA_LIBRARY names {settings.library}, and this release opens no C library",
-            hint="unset VA_LIBRARY; `vllm-adapter list --probe` shows what can be opened",
-        )
 
 
 def _open_runtime(
-    adapter: Adapter, device: DeviceRecord, capability: Capability
+    adapter: Adapter, device: DeviceRecord, capability: Capability, settings: Settings
 ) -> RuntimeAdapter:
     manifest = adapter.record.manifest
-    section = manifest.device if manifest else None
-    if section is None:
+    if manifest is None or manifest.device is None:
         raise AdapterError(
             f"adapter {adapter.record.name} brings kernels only, and no device of its own",
             hint="name the adapter that owns the device; this one serves it when installed",
+        )
+    section, library = manifest.device, library_file(manifest, settings)
+    if library is None and settings.library is not None:
+        raise LibraryError(
+            f"VA_LIBRARY names {settings.library}, and the adapter {adapter.record.name} has no C "
+            "library that it could replace",
+            hint="unset VA_LIBRARY, or name an adapter whose manifest has device.library",
         )
     if section.torch_module:
         importlib.import_module(section.torch_module)
@@ -96,10 +104,13 @@ def _open_runtime(
                 hint="return an instance of vllm_adapter.engine.runtime.RuntimeAdapter",
             )
         return given
-    if section.torch_type is None:
-        raise AdapterError(
-            f"adapter {adapter.record.name} names the C library {section.library}; this release "
-            "opens torch devices only",
-            hint="give a RuntimeAdapter in the hook `open_runtime`",
-        )
+    if library is not None:
+        return _open_library(library, section.torch_type, settings)
     return FrameworkRuntime(section.torch_type)
+
+
+def _open_library(file: Path, torch_type: str, settings: Settings) -> RuntimeAdapter:
+    """A C library's devices as torch's, and the runtime that shares their streams."""
+    library = open_library(file)
+    backend = enable(torch_type, library, settings)
+    return ClibRuntime(library, torch_type, backend.streams)

@@ -46,13 +46,17 @@ class ClibRuntime(RuntimeAdapter):
     Every method may be called from any thread. A device is opened by the first method that needs
     it; a child that is forked after that gets ForkedDevice from each of them. Memory becomes a
     tensor, for which torch has to know the device: `device_from_clib` sees to that.
+
+    `streams` are the threads' current streams, those of the torch device where there is one.
     """
 
-    def __init__(self, library: Library, torch_type: str) -> None:
+    def __init__(
+        self, library: Library, torch_type: str, streams: CurrentStreams | None = None
+    ) -> None:
         super().__init__()
         self.library = library
         self.torch_type = torch_type
-        self.streams = CurrentStreams(library)
+        self.streams = CurrentStreams(library) if streams is None else streams
 
     def get_device_count(self) -> int:
         return self.library.device_count()
@@ -186,7 +190,7 @@ class ClibRuntime(RuntimeAdapter):
         return memoryview(block).cast("B")
 
     def create_stream(self, device_id: int) -> ClibStream:
-        return ClibStream(self.library, device_id)
+        return self.streams.new(device_id)
 
     def create_event(self, device_id: int) -> ClibEvent:
         """An event of a device, not recorded yet."""

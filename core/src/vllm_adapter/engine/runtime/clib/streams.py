@@ -132,20 +132,34 @@ class ClibEvent:
         return found.value
 
 
+class _PerThread(threading.local):
+    """The streams that a thread has set, by device."""
+
+    def __init__(self) -> None:
+        self.streams: dict[int, ClibStream] = {}
+
+
 class CurrentStreams:
     """Each thread's current stream on each device; the default stream until another is set."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._local = threading.local()
+        self._local = _PerThread()
         self._defaults: dict[int, ClibStream] = {}
 
     def get(self, device_id: int) -> ClibStream:
         """The stream that work of this thread goes to."""
-        found: dict[int, ClibStream] | None = getattr(self._local, "streams", None)
-        if found is not None and device_id in found:
-            return found[device_id]
-        return self.default(device_id)
+        found = self._local.streams.get(device_id)
+        return self.default(device_id) if found is None else found
+
+    def handle(self, device_id: int) -> int:
+        """The va_stream of that stream: cheap, for every call of an operator asks."""
+        found = self._local.streams.get(device_id)
+        return 0 if found is None else found.handle
+
+    def new(self, device_id: int) -> ClibStream:
+        """A stream of its own."""
+        return ClibStream(self._library, device_id)
 
     def default(self, device_id: int) -> ClibStream:
         """The device's default stream, one object for all threads."""
@@ -157,8 +171,6 @@ class CurrentStreams:
 
     def set(self, stream: ClibStream) -> None:
         """Makes a stream the current one of its device in this thread."""
-        if not hasattr(self._local, "streams"):
-            self._local.streams = {}
         self._local.streams[stream.device_id] = stream
 
     @contextmanager

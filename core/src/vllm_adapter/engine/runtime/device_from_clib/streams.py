@@ -180,6 +180,10 @@ class DeviceStreams(CurrentStreams):
         self.library.check_device(found)
         return found
 
+    def new(self, device_id: int) -> ClibStream:
+        made: ClibStream = self.Stream(device_id)
+        return made
+
     def default(self, device_id: int) -> ClibStream:
         stream = self._defaults.get(device_id)
         if stream is None:
@@ -200,7 +204,3 @@ class DeviceStreams(CurrentStreams):
                     failed = failed or error
         if failed:
             raise failed
-
-    def handle(self, device_id: int) -> int:
-        """The va_stream that work of this thread goes to."""
-        return self.get(device_id).handle
