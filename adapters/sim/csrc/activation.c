@@ -42,7 +42,7 @@ static va_status queue(va_stream stream, const va_tensor *out, const va_tensor *
   if (!status) status = sim_check("x", x, x->device, -1);
   if (!status && x->ndim < 1) status = sim_fail(VA_ERROR_INVALID, "x has no dimension");
   if (!status) status = sim_floating("x", x);
-  if (!status) status = sim_check("out", out, x->device, x->ndim);
+  if (!status) status = sim_check_out("out", out, x->device, x->ndim);
   if (status) return status;
   for (int i = 0; i < x->ndim; i++) {
     int64_t want = x->shape[i];

@@ -1,14 +1,24 @@
 #include "sim.h"
 
+static va_status there_is(int32_t device) {
+  if (sim_in_bad_fork())
+    return sim_fail(VA_ERROR_FORKED, "the device was opened before this process was forked");
+  if (device < 0 || device >= SIM_DEVICES)
+    return sim_fail(VA_ERROR_NO_DEVICE, "there is no device %d: there are %d", device, SIM_DEVICES);
+  return VA_OK;
+}
+
 static va_status device_count(int32_t *count) {
+  va_status status = there_is(0);
+  if (status) return status;
   if (!count) return sim_fail(VA_ERROR_INVALID, "count is NULL");
   *count = SIM_DEVICES;
   return VA_OK;
 }
 
 static va_status device_info(int32_t device, va_device_info *info) {
-  if (device < 0 || device >= SIM_DEVICES)
-    return sim_fail(VA_ERROR_NO_DEVICE, "there is no device %d: there are %d", device, SIM_DEVICES);
+  va_status status = there_is(device);
+  if (status) return status;
   if (!info || info->size < sizeof *info)
     return sim_fail(VA_ERROR_INVALID, "va_device_info.size is too small");
   *info = (va_device_info){.size = sizeof *info,
@@ -23,17 +33,22 @@ static va_status device_info(int32_t device, va_device_info *info) {
   return VA_OK;
 }
 
+static va_status nothing(void *arguments) {
+  (void)arguments;
+  return VA_OK;
+}
+
 static va_status fence(int32_t device, va_stream stream, va_fence_scope scope) {
   if (scope < VA_FENCE_SUBGROUP || scope > VA_FENCE_SYSTEM)
     return sim_fail(VA_ERROR_INVALID, "there is no fence scope %d", scope);
-  /* The worker runs one group after the other, so that within the device every write is seen. */
-  if (scope < VA_FENCE_SYSTEM) return sim_usable(device);
-  return sim_stream_synchronize(device, stream);
+  /* The worker runs one group after the other, so that every write is seen by what runs later:
+     a fence has its place in the order of its stream, and nothing to do there. */
+  return sim_enqueue(device, stream, nothing, "", 0);
 }
 
 static va_status operator_dtypes(int32_t device, va_operator op, uint64_t *dtypes) {
-  if (device < 0 || device >= SIM_DEVICES)
-    return sim_fail(VA_ERROR_NO_DEVICE, "there is no device %d: there are %d", device, SIM_DEVICES);
+  va_status status = there_is(device);
+  if (status) return status;
   if (op < 0 || op >= VA_OP_COUNT || !dtypes)
     return sim_fail(VA_ERROR_INVALID, "there is no operator %d, or dtypes is NULL", op);
   *dtypes = SIM_DTYPES;

@@ -52,8 +52,17 @@ static void attend(const void *arguments, int64_t group) {
     return;
   }
   int64_t start = at(a->starts_at, &a->starts, sequence);
-  int64_t added = at(a->starts_at, &a->starts, sequence + 1) - start;
+  int64_t end = at(a->starts_at, &a->starts, sequence + 1);
+  if (start < 0 || start > token || end > a->query.shape[0]) {
+    a->outside = 1;
+    return;
+  }
+  int64_t added = end - start;
   int64_t length = a->paged ? at(a->lengths_at, &a->lengths, sequence) : added;
+  if (length < added || (a->paged && length > a->table.shape[1] * a->key.shape[1])) {
+    a->outside = 1;
+    return;
+  }
   int64_t position = length - added + (token - start); /* of this token in its sequence */
   int64_t last = a->causal ? position : length - 1, first = 0;
   if (a->window) {
@@ -82,7 +91,7 @@ static void attend(const void *arguments, int64_t group) {
     top = higher;
   }
   for (int64_t i = 0; i < width; i++)
-    sim_store(out + i * a->out.strides[2] * size, a->out.dtype, total > 0 ? sum[i] / total : 0);
+    sim_store(out + i * a->out.strides[2] * size, a->out.dtype, total == 0 ? 0 : sum[i] / total);
 }
 
 static va_status run(void *arguments) {
@@ -107,7 +116,7 @@ static va_status queue(va_stream stream, attention *a) {
   va_status status = sim_usable(device);
   if (!status) status = sim_check("query", query, device, 3);
   if (!status) status = sim_floating("query", query);
-  if (!status) status = sim_check("out", &a->out, device, 3);
+  if (!status) status = sim_check_out("out", &a->out, device, 3);
   if (!status) status = sim_same_shape("out", &a->out, query);
   if (!status) status = sim_check("key", key, device, dims);
   if (!status) status = sim_check("value", value, device, dims);
@@ -122,7 +131,7 @@ static va_status queue(va_stream stream, attention *a) {
   if (query->shape[2] > WIDEST)
     return sim_fail(VA_ERROR_UNSUPPORTED, "a head of %lld elements: the most is %d",
                     (long long)query->shape[2], WIDEST);
-  if (a->paged && key->shape[1] % SIM_KV_BLOCK)
+  if (a->paged && (!key->shape[1] || key->shape[1] % SIM_KV_BLOCK))
     return sim_fail(VA_ERROR_UNSUPPORTED, "a block of %lld tokens is no multiple of %d",
                     (long long)key->shape[1], SIM_KV_BLOCK);
   if (key->shape[dims - 1] != query->shape[2] || !kv_heads || query->shape[1] % kv_heads ||

@@ -54,7 +54,7 @@ va_status sim_embedding(const va_embedding_args *args) {
   if (!status) status = sim_check("weight", weight, weight->device, 2);
   if (!status) status = sim_floating("weight", weight);
   if (!status) status = sim_check("ids", &args->ids, weight->device, -1);
-  if (!status) status = sim_check("out", &args->out, weight->device, args->ids.ndim + 1);
+  if (!status) status = sim_check_out("out", &args->out, weight->device, args->ids.ndim + 1);
   if (status) return status;
   if (!is_index(&args->ids) || args->out.dtype != weight->dtype ||
       args->out.shape[args->out.ndim - 1] != weight->shape[1] ||
@@ -75,11 +75,11 @@ va_status sim_embedding(const va_embedding_args *args) {
 typedef struct {
   va_tensor positions, tensor, table;
   char *positions_at, *tensor_at, *table_at;
-  int64_t heads, head_size;
+  int64_t heads;
   int interleaved, outside;
 } rotary;
 
-/* One token's one head. tensor is [T, heads, D] or [T, heads * D]. */
+/* One token's one head. */
 static void rotate(const void *arguments, int64_t group) {
   rotary *r = (rotary *)(uintptr_t)arguments;
   int64_t token = group / r->heads, head = group % r->heads;
@@ -89,16 +89,15 @@ static void rotate(const void *arguments, int64_t group) {
     r->outside = 1;
     return;
   }
-  int flat = r->tensor.ndim == 2;
-  int64_t step = r->tensor.strides[flat ? 1 : 2];
-  char *base = r->tensor_at + (token * r->tensor.strides[0] +
-                               (flat ? head * r->head_size * step : head * r->tensor.strides[1])) *
-                                  size;
+  int64_t step = r->tensor.strides[2];
+  char *base = r->tensor_at + (token * r->tensor.strides[0] + head * r->tensor.strides[1]) * size;
+  int64_t table_size = (int64_t)sim_size_of(r->table.dtype);
+  int64_t table_step = r->table.strides[1] * table_size;
+  const char *row = r->table_at + position * r->table.strides[0] * table_size;
   for (int64_t i = 0; i < pairs; i++) {
     int64_t first = r->interleaved ? 2 * i : i, second = r->interleaved ? 2 * i + 1 : i + pairs;
-    const char *row = r->table_at + position * r->table.strides[0] * size;
-    float c = sim_load(row + i * r->table.strides[1] * size, r->table.dtype);
-    float s = sim_load(row + (i + pairs) * r->table.strides[1] * size, r->table.dtype);
+    float c = sim_load(row + i * table_step, r->table.dtype);
+    float s = sim_load(row + (i + pairs) * table_step, r->table.dtype);
     char *a = base + first * step * size, *b = base + second * step * size;
     float x = sim_load(a, r->tensor.dtype), y = sim_load(b, r->tensor.dtype);
     sim_store(a, r->tensor.dtype, x * c - y * s);
@@ -115,18 +114,21 @@ static va_status run_rotary(void *arguments) {
   return status;
 }
 
-static va_status queue_rotary(const va_rotary_embedding_args *args, const va_tensor *tensor,
+static va_status check_rotary(const va_rotary_embedding_args *args, const va_tensor *tensor,
                               const char *name) {
   const va_tensor *table = &args->cos_sin_cache;
-  va_status status = sim_check(name, tensor, table->device, -1);
+  va_status status = sim_check_out(name, tensor, table->device, 3);
+  if (!status) status = sim_floating(name, tensor);
   if (status) return status;
-  if (tensor->ndim != 3)
-    return sim_fail(VA_ERROR_INVALID, "%s has %d dimensions, and not [T, heads, D]", name,
-                    tensor->ndim);
-  if (tensor->dtype != table->dtype || tensor->shape[0] != sim_count(&args->positions) ||
+  if (tensor->shape[0] != sim_count(&args->positions) ||
       tensor->shape[2] < table->shape[1])
     return sim_fail(VA_ERROR_INVALID, "%s does not fit positions and cos_sin_cache", name);
-  if (!sim_count(tensor)) return VA_OK;
+  return VA_OK;
+}
+
+static va_status queue_rotary(const va_rotary_embedding_args *args, const va_tensor *tensor) {
+  const va_tensor *table = &args->cos_sin_cache;
+  if (!sim_count(tensor) || !sim_count(table)) return VA_OK;
   rotary r;
   memset(&r, 0, sizeof r);
   r.positions = args->positions;
@@ -136,7 +138,6 @@ static va_status queue_rotary(const va_rotary_embedding_args *args, const va_ten
   r.tensor_at = sim_view(&r.tensor);
   r.table_at = sim_view(&r.table);
   r.heads = tensor->shape[1];
-  r.head_size = tensor->shape[2];
   r.interleaved = args->interleaved;
   return sim_enqueue(table->device, args->stream, run_rotary, &r, sizeof r);
 }
@@ -152,8 +153,10 @@ va_status sim_rotary_embedding(const va_rotary_embedding_args *args) {
     status = sim_fail(VA_ERROR_INVALID, "positions are no integers");
   if (!status && table->shape[1] % 2)
     status = sim_fail(VA_ERROR_INVALID, "cos_sin_cache has an odd width");
-  if (!status) status = queue_rotary(args, &args->query, "query");
-  if (!status) status = queue_rotary(args, &args->key, "key");
+  if (!status) status = check_rotary(args, &args->query, "query");
+  if (!status) status = check_rotary(args, &args->key, "key");
+  if (!status) status = queue_rotary(args, &args->query);
+  if (!status) status = queue_rotary(args, &args->key);
   return status;
 }
 
@@ -190,14 +193,14 @@ static va_status run_writing(void *arguments) {
   return status;
 }
 
-static va_status queue_writing(const va_reshape_and_cache_args *args, const va_tensor *from,
+static va_status check_writing(const va_reshape_and_cache_args *args, const va_tensor *from,
                                const va_tensor *cache, const char *name) {
   int32_t device = args->slot_mapping.device;
   va_status status = sim_check(name, from, device, 3);
   if (!status) status = sim_floating(name, from);
-  if (!status) status = sim_check("the cache", cache, device, 4);
+  if (!status) status = sim_check_out("the cache", cache, device, 4);
   if (status) return status;
-  if (cache->shape[1] % SIM_KV_BLOCK)
+  if (!cache->shape[1] || cache->shape[1] % SIM_KV_BLOCK)
     return sim_fail(VA_ERROR_UNSUPPORTED, "a block of %lld tokens is no multiple of %d",
                     (long long)cache->shape[1], SIM_KV_BLOCK);
   if (from->dtype != cache->dtype)
@@ -205,7 +208,12 @@ static va_status queue_writing(const va_reshape_and_cache_args *args, const va_t
   if (from->shape[0] < args->slot_mapping.shape[0] || from->shape[1] != cache->shape[2] ||
       from->shape[2] != cache->shape[3])
     return sim_fail(VA_ERROR_INVALID, "%s does not fit its cache and slot_mapping", name);
-  if (!args->slot_mapping.shape[0] || !sim_count(from) || !sim_count(cache)) return VA_OK;
+  return VA_OK;
+}
+
+static va_status queue_writing(const va_reshape_and_cache_args *args, const va_tensor *from,
+                               const va_tensor *cache) {
+  if (!args->slot_mapping.shape[0] || !from->shape[1] || !from->shape[2]) return VA_OK;
   writing w;
   memset(&w, 0, sizeof w);
   w.from = *from;
@@ -214,7 +222,7 @@ static va_status queue_writing(const va_reshape_and_cache_args *args, const va_t
   w.from_at = sim_view(from);
   w.cache_at = sim_view(cache);
   w.slots_at = sim_view(&w.slots);
-  return sim_enqueue(device, args->stream, run_writing, &w, sizeof w);
+  return sim_enqueue(args->slot_mapping.device, args->stream, run_writing, &w, sizeof w);
 }
 
 va_status sim_reshape_and_cache(const va_reshape_and_cache_args *args) {
@@ -223,7 +231,9 @@ va_status sim_reshape_and_cache(const va_reshape_and_cache_args *args) {
   va_status status = sim_usable(slots->device);
   if (!status) status = sim_check("slot_mapping", slots, slots->device, 1);
   if (!status && !is_index(slots)) status = sim_fail(VA_ERROR_INVALID, "slots are no integers");
-  if (!status) status = queue_writing(args, &args->key, &args->key_cache, "key");
-  if (!status) status = queue_writing(args, &args->value, &args->value_cache, "value");
+  if (!status) status = check_writing(args, &args->key, &args->key_cache, "key");
+  if (!status) status = check_writing(args, &args->value, &args->value_cache, "value");
+  if (!status) status = queue_writing(args, &args->key, &args->key_cache);
+  if (!status) status = queue_writing(args, &args->value, &args->value_cache);
   return status;
 }

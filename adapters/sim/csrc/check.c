@@ -20,9 +20,21 @@ va_status sim_check(const char *what, const va_tensor *tensor, int32_t device, i
   if (tensor->device != device)
     return sim_fail(VA_ERROR_INVALID, "%s is on device %d, and the others are on %d", what,
                     tensor->device, device);
+  if ((uintptr_t)tensor->data % sim_size_of(tensor->dtype))
+    return sim_fail(VA_ERROR_INVALID, "%s begins at %p, which is no address of its dtype", what,
+                    tensor->data);
   if (sim_count(tensor) && !sim_view(tensor))
     return sim_fail(VA_ERROR_NOT_DEVICE, "%s is not in live memory of device %d", what, device);
   return VA_OK;
+}
+
+va_status sim_check_out(const char *what, const va_tensor *tensor, int32_t device, int32_t ndim) {
+  va_status status = sim_check(what, tensor, device, ndim);
+  for (int i = 0; !status && sim_count(tensor) && i < tensor->ndim; i++)
+    if (tensor->shape[i] > 1 && !tensor->strides[i])
+      status = sim_fail(VA_ERROR_INVALID, "%s is written, and its elements lie on each other",
+                        what);
+  return status;
 }
 
 int64_t sim_count(const va_tensor *tensor) {

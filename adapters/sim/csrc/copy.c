@@ -1,5 +1,6 @@
-/* Copies over the link. Every transfer carries a checksum: one that arrives corrupted is sent
- * again, and if that fails too the stream fails; never a wrong byte in silence. */
+/* Copies. Every transfer over the link (host to chip, back, and between chips) carries a checksum:
+ * one that arrives corrupted is sent again, and if that fails too the stream fails; never a wrong
+ * byte in silence. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -26,17 +27,24 @@ static uint64_t checksum(const char *bytes, uint64_t size) { /* FNV-1a over word
   return hash;
 }
 
-static va_status move(void *arguments) {
+static va_status over_link(void *arguments) {
   const transfer *t = arguments;
   if (sim_slow_milliseconds()) usleep((useconds_t)(sim_slow_milliseconds() * 1000));
-  for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+  for (int attempt = 0; attempt < ATTEMPTS && t->size; attempt++) {
     uint64_t sent = checksum(t->from, t->size);
-    memmove(t->to, t->from, t->size);
-    if (t->size && sim_due(SIM_FAULT_CORRUPT)) t->to[t->size / 2] ^= 0x10;
+    memcpy(t->to, t->from, t->size);
+    if (sim_due(SIM_FAULT_CORRUPT)) t->to[t->size / 2] ^= 0x10;
     if (checksum(t->to, t->size) == sent) return VA_OK;
   }
-  return sim_fail(VA_ERROR_INTERNAL, "a copy of %llu bytes arrived corrupted %d times",
+  if (!t->size) return VA_OK;
+  return sim_fail(VA_ERROR_LAUNCH, "a copy of %llu bytes arrived corrupted %d times",
                   (unsigned long long)t->size, ATTEMPTS);
+}
+
+static va_status on_chip(void *arguments) {
+  const transfer *t = arguments;
+  memmove(t->to, t->from, t->size);
+  return VA_OK;
 }
 
 static va_status not_here(const void *address, uint64_t size, int32_t device) {
@@ -51,7 +59,7 @@ va_status sim_copy_to_device(int32_t device, va_stream stream, void *to, const v
   transfer t = {sim_chip(device, to, size), from, size};
   if (!t.to) return not_here(to, size, device);
   if (!from && size) return sim_fail(VA_ERROR_INVALID, "the source is NULL");
-  return sim_enqueue(device, stream, move, &t, sizeof t);
+  return sim_enqueue(device, stream, over_link, &t, sizeof t);
 }
 
 va_status sim_copy_to_host(int32_t device, va_stream stream, void *to, const void *from,
@@ -61,9 +69,11 @@ va_status sim_copy_to_host(int32_t device, va_stream stream, void *to, const voi
   transfer t = {to, sim_chip(device, from, size), size};
   if (!t.from) return not_here(from, size, device);
   if (!to && size) return sim_fail(VA_ERROR_INVALID, "the destination is NULL");
-  return sim_enqueue(device, stream, move, &t, sizeof t);
+  return sim_enqueue(device, stream, over_link, &t, sizeof t);
 }
 
+/* Ordered on to_device's stream alone: work of from_device that is still to write the source has
+ * to be waited for with an event. */
 va_status sim_copy_on_device(va_stream stream, int32_t to_device, void *to, int32_t from_device,
                              const void *from, uint64_t size) {
   va_status status = sim_usable(to_device);
@@ -72,22 +82,28 @@ va_status sim_copy_on_device(va_stream stream, int32_t to_device, void *to, int3
   transfer t = {sim_chip(to_device, to, size), sim_chip(from_device, from, size), size};
   if (!t.to) return not_here(to, size, to_device);
   if (!t.from) return not_here(from, size, from_device);
-  if (from_device != to_device) {
-    /* The other device may still be writing what is read here. */
-    sim_wait_passed(from_device, sim_ticket(from_device));
-    sim_count_link(from_device, size);
-  }
-  return sim_enqueue(to_device, stream, move, &t, sizeof t);
+  status = sim_enqueue(to_device, stream, from_device == to_device ? on_chip : over_link, &t,
+                       sizeof t);
+  if (!status && from_device != to_device) sim_count_link(from_device, size);
+  return status;
+}
+
+static va_status not_forked(void) {
+  return sim_in_bad_fork()
+             ? sim_fail(VA_ERROR_FORKED, "the device was opened before this process was forked")
+             : VA_OK;
 }
 
 va_status sim_allocate_pinned(uint64_t size, uint64_t alignment, void **out) {
   if (!out) return sim_fail(VA_ERROR_INVALID, "out is NULL");
-  if (!alignment) alignment = 4096;
   *out = NULL;
+  va_status status = not_forked();
+  if (status) return status;
+  if (!alignment) alignment = 4096;
   if (alignment & (alignment - 1) || alignment < sizeof(void *))
     return sim_fail(VA_ERROR_INVALID, "alignment %llu is no power of two of 8 or more",
                     (unsigned long long)alignment);
-  if (posix_memalign(out, alignment, size ? size : 1)) {
+  if (size > SIM_HEAP || posix_memalign(out, alignment, size ? size : 1)) {
     *out = NULL;
     return sim_fail(VA_ERROR_OUT_OF_MEMORY, "the host has no %llu bytes",
                     (unsigned long long)size);
@@ -96,6 +112,7 @@ va_status sim_allocate_pinned(uint64_t size, uint64_t alignment, void **out) {
 }
 
 va_status sim_free_pinned(void *memory) {
-  free(memory);
-  return VA_OK;
+  va_status status = not_forked();
+  if (!status) free(memory);
+  return status;
 }

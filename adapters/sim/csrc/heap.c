@@ -16,7 +16,7 @@ enum { FREE, USED, LEAVING };
 
 typedef struct block {
   uint64_t offset, size;
-  uint64_t ticket; /* LEAVING: the last work that may still use it */
+  uint64_t ticket; /* LEAVING: the last work, of any device, that may still use it */
   uint64_t asked;  /* USED: the bytes that were asked for */
   int state;
   struct block *next;
@@ -66,7 +66,9 @@ va_status sim_open(int32_t device) {
   if (sim_in_bad_fork())
     return sim_fail(VA_ERROR_FORKED, "the device was opened before this process was forked");
   if (sim_is_lost(device)) return sim_fail(VA_ERROR_DEVICE_LOST, "device %d is lost", device);
-  va_status status = VA_OK;
+  sim_prepare_queues();
+  va_status status = sim_fault_plan();
+  if (status) return status;
   pthread_mutex_lock(&lock);
   if (!heaps[device].outer) status = map(device);
   if (!status && !opener) __atomic_store_n(&opener, getpid(), __ATOMIC_RELEASE);
@@ -78,8 +80,9 @@ va_status sim_usable(int32_t device) { return sim_open(device); }
 
 /* Blocks whose last work is done become free; neighbours that are free become one. */
 static void reclaim(int32_t device) {
+  uint64_t pending = sim_oldest_pending();
   for (block *b = heaps[device].blocks; b; b = b->next)
-    if (b->state == LEAVING && sim_passed(device, b->ticket)) {
+    if (b->state == LEAVING && b->ticket < pending) {
       b->state = FREE;
       /* Its pages go back to the system: a freed gigabyte is not kept. */
       uint64_t start = (b->offset + 4095) / 4096 * 4096;
@@ -132,8 +135,9 @@ static block *take(int32_t device, uint64_t size, uint64_t alignment) {
 }
 
 static void release(va_managed_tensor *self) {
+  if (sim_in_bad_fork()) return; /* the parent's block; its locks may be held for ever here */
   int32_t device = self->tensor.device.id;
-  uint64_t ticket = sim_ticket(device);
+  uint64_t ticket = sim_ticket();
   pthread_mutex_lock(&lock);
   block *b = self->manager;
   b->state = LEAVING;
@@ -165,7 +169,7 @@ va_status sim_allocate(int32_t device, uint64_t size, uint64_t alignment,
   block *b = NULL;
   if (managed && shape && rounded >= size && rounded <= SIM_HEAP && !sim_due(SIM_FAULT_OOM)) {
     for (int attempt = 0; attempt < 2 && !b; attempt++) {
-      if (attempt) sim_wait_passed(device, sim_ticket(device));
+      if (attempt) sim_wait_passed(sim_ticket());
       pthread_mutex_lock(&lock);
       reclaim(device);
       b = take(device, rounded, alignment);
@@ -238,7 +242,7 @@ char *sim_chip(int32_t device, const void *address, uint64_t size) {
   uint64_t at = (uint64_t)(uintptr_t)address - (uint64_t)(uintptr_t)heaps[device].outer;
   if (heaps[device].outer && at < SIM_HEAP && size <= SIM_HEAP - at)
     for (block *b = heaps[device].blocks; b && b->offset <= at; b = b->next)
-      if (b->state == USED && at - b->offset <= b->size && at + size <= b->offset + b->size)
+      if (b->state == USED && at + size <= b->offset + b->asked)
         found = heaps[device].inner + at;
   pthread_mutex_unlock(&lock);
   return found;
@@ -255,7 +259,7 @@ char *sim_view(const va_tensor *tensor) {
     else high += reach;
   }
   int64_t size = (int64_t)sim_size_of(tensor->dtype);
-  char *start = (char *)tensor->data + low * size;
-  char *chip = sim_chip(tensor->device, start, (uint64_t)((high - low + 1) * size));
+  uintptr_t start = (uintptr_t)tensor->data + (uintptr_t)(low * size);
+  char *chip = sim_chip(tensor->device, (void *)start, (uint64_t)((high - low + 1) * size));
   return chip ? chip - low * size : NULL;
 }

@@ -7,6 +7,7 @@ typedef struct {
   char *out_at, *x_at, *weight_at, *bias_at;
 } linear;
 
+/* Of nothing it is 0, and where a and b point does not matter. */
 static float dot(const char *a, int64_t a_stride, const char *b, int64_t b_stride, int64_t length,
                  va_dtype dtype) {
   float lanes[SIM_SUBGROUP] = {0};
@@ -25,6 +26,14 @@ static float dot(const char *a, int64_t a_stride, const char *b, int64_t b_strid
                                  sim_load(b + i * b_stride * size, dtype);
   }
   return sim_subgroup_sum(lanes);
+}
+
+/* sim_view, or for a tensor without elements an address and strides that lead nowhere else. */
+static char *inside(va_tensor *tensor) {
+  static char nothing[1];
+  if (sim_count(tensor)) return sim_view(tensor);
+  memset(tensor->strides, 0, sizeof tensor->strides);
+  return nothing;
 }
 
 static void linear_row(const void *arguments, int64_t row) {
@@ -46,6 +55,12 @@ static va_status run_linear(void *arguments) {
   return sim_launch_all(sim_rows(&l->x), linear_row, l);
 }
 
+static int same_rows(const va_tensor *a, const va_tensor *b) {
+  for (int i = 0; i + 1 < a->ndim; i++)
+    if (a->shape[i] != b->shape[i]) return 0;
+  return 1;
+}
+
 va_status sim_linear(const va_linear_args *args) {
   if (!args || args->size < sizeof *args) return sim_fail(VA_ERROR_INVALID, "arguments too short");
   const va_tensor *x = &args->x;
@@ -54,12 +69,12 @@ va_status sim_linear(const va_linear_args *args) {
   if (!status && x->ndim < 1) status = sim_fail(VA_ERROR_INVALID, "x has no dimension");
   if (!status) status = sim_floating("x", x);
   if (!status) status = sim_check("weight", &args->weight, x->device, 2);
-  if (!status) status = sim_check("out", &args->out, x->device, x->ndim);
+  if (!status) status = sim_check_out("out", &args->out, x->device, x->ndim);
   if (!status && !sim_is_none(&args->bias)) status = sim_check("bias", &args->bias, x->device, 1);
   if (status) return status;
   int last = x->ndim - 1;
   if (args->weight.shape[1] != x->shape[last] || args->out.shape[last] != args->weight.shape[0] ||
-      sim_rows(&args->out) != sim_rows(x) || args->weight.dtype != x->dtype ||
+      !same_rows(&args->out, x) || args->weight.dtype != x->dtype ||
       args->out.dtype != x->dtype ||
       (!sim_is_none(&args->bias) && (args->bias.shape[0] != args->weight.shape[0] ||
                                      args->bias.dtype != x->dtype)))
@@ -72,8 +87,8 @@ va_status sim_linear(const va_linear_args *args) {
   l.weight = args->weight;
   l.bias = args->bias;
   l.out_at = sim_view(&l.out);
-  l.x_at = sim_view(&l.x);
-  l.weight_at = sim_view(&l.weight);
+  l.x_at = inside(&l.x);
+  l.weight_at = inside(&l.weight);
   l.bias_at = sim_is_none(&l.bias) ? NULL : sim_view(&l.bias);
   return sim_enqueue(x->device, args->stream, run_linear, &l, sizeof l);
 }
@@ -108,7 +123,7 @@ va_status sim_matmul(const va_matmul_args *args) {
   if (!status) status = sim_check("x", x, x->device, 3);
   if (!status) status = sim_floating("x", x);
   if (!status) status = sim_check("other", other, x->device, 3);
-  if (!status) status = sim_check("out", out, x->device, 3);
+  if (!status) status = sim_check_out("out", out, x->device, 3);
   if (status) return status;
   if (x->shape[0] != out->shape[0] || other->shape[0] != out->shape[0] ||
       x->shape[1] != out->shape[1] || x->shape[2] != other->shape[1] ||
@@ -121,7 +136,7 @@ va_status sim_matmul(const va_matmul_args *args) {
   m.x = *x;
   m.other = *other;
   m.out_at = sim_view(out);
-  m.x_at = sim_view(x);
-  m.other_at = sim_view(other);
+  m.x_at = inside(&m.x);
+  m.other_at = inside(&m.other);
   return sim_enqueue(x->device, args->stream, run_matmul, &m, sizeof m);
 }

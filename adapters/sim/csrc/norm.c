@@ -65,8 +65,10 @@ static va_status check_width(const char *what, const va_tensor *tensor, const va
   return VA_OK;
 }
 
-static va_status like_x(const char *what, const va_tensor *tensor, const va_tensor *x) {
-  va_status status = sim_check(what, tensor, x->device, x->ndim);
+static va_status like_x(const char *what, const va_tensor *tensor, const va_tensor *x,
+                        int written) {
+  va_status status = written ? sim_check_out(what, tensor, x->device, x->ndim)
+                             : sim_check(what, tensor, x->device, x->ndim);
   if (!status) status = sim_same_shape(what, tensor, x);
   if (!status && tensor->dtype != x->dtype)
     status = sim_fail(VA_ERROR_INVALID, "%s has dtype %d, and x has %d", what, tensor->dtype,
@@ -80,11 +82,11 @@ static va_status queue(va_stream stream, norm *n) {
   if (!status) status = sim_check("x", x, x->device, -1);
   if (!status && x->ndim < 1) status = sim_fail(VA_ERROR_INVALID, "x has no dimension");
   if (!status) status = sim_floating("x", x);
-  if (!status) status = like_x("out", &n->out, x);
+  if (!status) status = like_x("out", &n->out, x, 1);
   if (!status) status = check_width("weight", &n->weight, x);
   if (!status && !sim_is_none(&n->bias)) status = check_width("bias", &n->bias, x);
-  if (!status && !sim_is_none(&n->sum)) status = like_x("sum", &n->sum, x);
-  if (!status && !sim_is_none(&n->sum)) status = like_x("residual", &n->residual, x);
+  if (!status && !sim_is_none(&n->sum)) status = like_x("sum", &n->sum, x, 1);
+  if (!status && !sim_is_none(&n->sum)) status = like_x("residual", &n->residual, x, 0);
   if (status || !sim_count(x)) return status;
   n->x_at = sim_view(x);
   n->out_at = sim_view(&n->out);

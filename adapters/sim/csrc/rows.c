@@ -25,7 +25,7 @@ static void reduce_row(const void *arguments, int64_t row) {
   int last = r->x.ndim - 1;
   int64_t width = r->x.shape[last], best = 0;
   int64_t step = r->x.strides[last] * (int64_t)sim_size_of(r->x.dtype);
-  const char *x = sim_row(r->x_at, &r->x, row);
+  const char *x = width ? sim_row(r->x_at, &r->x, row) : NULL;
   int whole = r->kind == VA_CUMSUM || r->kind == VA_SOFTMAX;
   char *out = whole ? sim_row(r->out_at, &r->out, row) : reduced(r->out_at, &r->out, row);
   int64_t out_step = whole ? r->out.strides[last] * (int64_t)sim_size_of(r->out.dtype) : 0;
@@ -91,7 +91,7 @@ va_status sim_reduce(const va_reduce_args *args) {
   va_status status = sim_usable(x->device);
   if (!status) status = sim_check("x", x, x->device, -1);
   if (!status && x->ndim < 1) status = sim_fail(VA_ERROR_INVALID, "x has no dimension");
-  if (!status) status = sim_check("out", out, x->device, whole ? x->ndim : x->ndim - 1);
+  if (!status) status = sim_check_out("out", out, x->device, whole ? x->ndim : x->ndim - 1);
   if (status) return status;
   if (args->kind < VA_SUM || args->kind > VA_SOFTMAX)
     return sim_fail(VA_ERROR_UNSUPPORTED, "there is no reduction %d", args->kind);
@@ -102,8 +102,11 @@ va_status sim_reduce(const va_reduce_args *args) {
     return sim_fail(VA_ERROR_UNSUPPORTED, "reduction %d is not for dtype %d", args->kind, x->dtype);
   if ((args->kind == VA_ARGMAX || args->kind == VA_ARGMIN) && out->dtype != VA_INT64)
     return sim_fail(VA_ERROR_INVALID, "out of an argmax is int64");
-  if (integral != !sim_is_float(out->dtype) && args->kind < VA_ARGMAX)
-    return sim_fail(VA_ERROR_UNSUPPORTED, "x and out are not both floating or both integers");
+  int judged = args->kind == VA_ALL || args->kind == VA_ANY;
+  if (args->kind != VA_ARGMAX && args->kind != VA_ARGMIN &&
+      (judged ? out->dtype != VA_BOOL : integral == sim_is_float(out->dtype)))
+    return sim_fail(VA_ERROR_UNSUPPORTED, "reduction %d of dtype %d gives no dtype %d", args->kind,
+                    x->dtype, out->dtype);
   if (!x->shape[x->ndim - 1] && args->kind != VA_SUM && args->kind != VA_ALL &&
       args->kind != VA_ANY && !whole)
     return sim_fail(VA_ERROR_INVALID, "a reduction of nothing has no value");
@@ -114,7 +117,7 @@ va_status sim_reduce(const va_reduce_args *args) {
   r.x = *x;
   r.kind = args->kind;
   r.out_at = sim_view(out);
-  r.x_at = sim_view(x);
+  r.x_at = sim_count(x) ? sim_view(x) : NULL;
   return sim_enqueue(x->device, args->stream, run_reduce, &r, sizeof r);
 }
 
@@ -154,8 +157,11 @@ va_status sim_index(const va_index_args *args) {
   const va_tensor *x = &args->x, *out = &args->out, *index = &args->index;
   va_status status = sim_usable(x->device);
   if (!status) status = sim_check("x", x, x->device, -1);
+  if (!status && args->scatter) status = sim_check_out("x", x, x->device, -1);
   if (!status && x->ndim < 1) status = sim_fail(VA_ERROR_INVALID, "x has no dimension");
-  if (!status) status = sim_check("out", out, x->device, x->ndim);
+  if (!status)
+    status = args->scatter ? sim_check("out", out, x->device, x->ndim)
+                           : sim_check_out("out", out, x->device, x->ndim);
   if (!status) status = sim_check("index", index, x->device, 1);
   if (status) return status;
   for (int i = 0; i < x->ndim; i++)
@@ -206,7 +212,7 @@ va_status sim_gather(const va_gather_args *args) {
   va_status status = sim_usable(x->device);
   if (!status) status = sim_check("x", x, x->device, -1);
   if (!status && x->ndim < 1) status = sim_fail(VA_ERROR_INVALID, "x has no dimension");
-  if (!status) status = sim_check("out", out, x->device, x->ndim);
+  if (!status) status = sim_check_out("out", out, x->device, x->ndim);
   if (!status) status = sim_check("index", index, x->device, x->ndim);
   if (!status) status = sim_same_shape("index", index, out);
   if (status) return status;

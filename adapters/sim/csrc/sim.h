@@ -34,7 +34,7 @@ char *sim_chip(int32_t device, const void *address, uint64_t size);
 /* As sim_chip for every byte that a tensor's strides reach; NULL where it is not wholly there. */
 char *sim_view(const va_tensor *tensor);
 
-/* queue.c: streams and events on one worker thread a device */
+/* queue.c: streams and events; one worker thread a device */
 typedef va_status (*sim_work)(void *arguments);
 #define SIM_WORK_BYTES 1024
 va_status sim_enqueue(int32_t device, va_stream stream, sim_work work, const void *arguments,
@@ -49,13 +49,16 @@ va_status sim_event_record(int32_t device, va_stream stream, va_event event);
 va_status sim_event_query(int32_t device, va_event event);
 va_status sim_event_synchronize(int32_t device, va_event event);
 va_status sim_event_elapsed(int32_t device, va_event start, va_event end, double *milliseconds);
-uint64_t sim_ticket(int32_t device);           /* of the work queued last, over all streams */
-int sim_passed(int32_t device, uint64_t ticket); /* whether all work up to it is done */
-void sim_wait_passed(int32_t device, uint64_t ticket);
+void sim_prepare_queues(void);
+/* Tickets number the work of all streams of all devices, since one device reads another's. */
+uint64_t sim_ticket(void);         /* of the work queued last */
+uint64_t sim_oldest_pending(void); /* of the oldest work that is not done; UINT64_MAX: none */
+void sim_wait_passed(uint64_t ticket);
 
 /* faults.c: faults on request, from the variable SIM_FAULT */
 typedef enum { SIM_FAULT_OOM, SIM_FAULT_LOST, SIM_FAULT_LAUNCH, SIM_FAULT_SLOW, SIM_FAULT_CORRUPT,
                SIM_FAULTS } sim_fault;
+va_status sim_fault_plan(void); /* VA_OK, or what is wrong with the variables */
 int sim_due(sim_fault fault); /* counts a chance for it; whether it strikes now */
 int64_t sim_slow_milliseconds(void);
 int64_t sim_latency_microseconds(void);
@@ -89,10 +92,13 @@ int64_t sim_load_integer(const char *at, va_dtype dtype);
 void sim_store_integer(char *at, va_dtype dtype, int64_t value);
 double sim_load_any(const char *at, va_dtype dtype);
 void sim_store_any(char *at, va_dtype dtype, double value);
+int64_t sim_whole(double value); /* towards zero; what no int64 is gives INT64_MIN */
 
 /* check.c: arguments, before anything is queued */
 int sim_is_none(const va_tensor *tensor);
 va_status sim_check(const char *what, const va_tensor *tensor, int32_t device, int32_t ndim);
+/* As sim_check, for a tensor that is written. */
+va_status sim_check_out(const char *what, const va_tensor *tensor, int32_t device, int32_t ndim);
 int64_t sim_count(const va_tensor *tensor);
 int64_t sim_rows(const va_tensor *tensor); /* all dimensions but the last */
 /* The bytes at which row number `row` of all dimensions but the last begins. */

@@ -8,7 +8,7 @@ typedef struct {
   va_tensor out, x, other, condition;
   char *out_at, *x_at, *other_at, *condition_at;
   double alpha, scalar;
-  int64_t integer;
+  int64_t integer, step;
   int kind, integral, outside;
 } elementwise;
 
@@ -40,6 +40,16 @@ static double one(int kind, double x) {
   }
 }
 
+static int64_t one_integer(int kind, int64_t x) {
+  switch (kind) {
+    case VA_NEG: return (int64_t)(0 - (uint64_t)x);
+    case VA_ABS: return x < 0 ? (int64_t)(0 - (uint64_t)x) : x;
+    case VA_RELU: return x < 0 ? 0 : x;
+    case VA_NOT: return x == 0;
+    default: return x;
+  }
+}
+
 static void unary_row(const void *arguments, int64_t row) {
   const elementwise *e = arguments;
   const char *x = sim_row(e->x_at, &e->x, row);
@@ -50,10 +60,8 @@ static void unary_row(const void *arguments, int64_t row) {
     const char *from = element(x, &e->x, i);
     char *to = (char *)(uintptr_t)element(out, &e->out, i);
     if (plain) memcpy(to, from, size);
-    else if (e->integral && e->kind == VA_COPY)
-      sim_store_integer(to, e->out.dtype, sim_load_integer(from, e->x.dtype));
-    else if (e->integral && e->kind == VA_NEG)
-      sim_store_integer(to, e->out.dtype, (int64_t)(0 - (uint64_t)sim_load_integer(from, e->x.dtype)));
+    else if (e->integral)
+      sim_store_integer(to, e->out.dtype, one_integer(e->kind, sim_load_integer(from, e->x.dtype)));
     else sim_store_any(to, e->out.dtype, one(e->kind, sim_load_any(from, e->x.dtype)));
   }
 }
@@ -68,13 +76,18 @@ va_status sim_unary(const va_unary_args *args) {
   const va_tensor *x = &args->x;
   va_status status = sim_usable(x->device);
   if (!status) status = sim_check("x", x, x->device, -1);
-  if (!status) status = sim_check("out", &args->out, x->device, x->ndim);
+  if (!status) status = sim_check_out("out", &args->out, x->device, x->ndim);
   if (!status) status = sim_same_shape("out", &args->out, x);
   if (status) return status;
   if (args->kind < VA_COPY || args->kind > VA_NOT)
     return sim_fail(VA_ERROR_UNSUPPORTED, "there is no unary kernel %d", args->kind);
   if (args->kind >= VA_EXP && args->kind <= VA_SILU && !sim_is_float(x->dtype))
     return sim_fail(VA_ERROR_UNSUPPORTED, "kernel %d is for floating tensors", args->kind);
+  if (args->kind == VA_NOT ? args->out.dtype != VA_BOOL
+                           : args->kind != VA_COPY &&
+                                 sim_is_float(x->dtype) != sim_is_float(args->out.dtype))
+    return sim_fail(VA_ERROR_UNSUPPORTED, "kernel %d of dtype %d gives no dtype %d", args->kind,
+                    x->dtype, args->out.dtype);
   if (x->dtype == VA_FLOAT64 && args->kind != VA_COPY)
     return sim_fail(VA_ERROR_UNSUPPORTED, "this chip computes no float64");
   if (!sim_count(x)) return VA_OK;
@@ -89,16 +102,23 @@ va_status sim_unary(const va_unary_args *args) {
   return sim_enqueue(x->device, args->stream, run_unary, &e, sizeof e);
 }
 
-static int64_t floor_div(int64_t a, int64_t b) {
-  int64_t quotient = a / b;
-  return quotient - (a % b != 0 && (a < 0) != (b < 0));
+/* As torch: of the sign of b, and exact where a / b is not. */
+static float rest_of(float a, float b) {
+  float rest = fmodf(a, b);
+  return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
+}
+
+static float floor_of(float a, float b) {
+  if (b == 0) return a / b;
+  float quotient = (a - rest_of(a, b)) / b, low = floorf(quotient);
+  return quotient - low > 0.5f ? low + 1 : low;
 }
 
 static int64_t two_integers(elementwise *e, int64_t a, int64_t b) {
   uint64_t x = (uint64_t)a, y = (uint64_t)b;
   switch (e->kind) {
-    case VA_ADD: return (int64_t)(x + (uint64_t)(int64_t)e->alpha * y);
-    case VA_SUB: return (int64_t)(x - (uint64_t)(int64_t)e->alpha * y);
+    case VA_ADD: return (int64_t)(x + (uint64_t)sim_whole(e->alpha) * y);
+    case VA_SUB: return (int64_t)(x - (uint64_t)sim_whole(e->alpha) * y);
     case VA_MUL: return (int64_t)(x * y);
     case VA_MAXIMUM: return a > b ? a : b;
     case VA_MINIMUM: return a < b ? a : b;
@@ -117,8 +137,9 @@ static int64_t two_integers(elementwise *e, int64_t a, int64_t b) {
     e->outside = 1;
     return 0;
   }
-  int64_t quotient = floor_div(a, b);
-  return e->kind == VA_FLOOR_DIV ? quotient : a - quotient * b;
+  int64_t rest = a % b;
+  if (e->kind == VA_FLOOR_DIV) return a / b - (rest && (a < 0) != (b < 0));
+  return rest && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
 static double two(const elementwise *e, double a, double b) {
@@ -137,8 +158,8 @@ static double two(const elementwise *e, double a, double b) {
     case VA_LE: return a <= b;
     case VA_GT: return a > b;
     case VA_GE: return a >= b;
-    case VA_FLOOR_DIV: return floorf(x / y);
-    default: return x - floorf(x / y) * y;
+    case VA_FLOOR_DIV: return floor_of(x, y);
+    default: return rest_of(x, y);
   }
 }
 
@@ -175,12 +196,14 @@ va_status sim_binary(const va_binary_args *args) {
   int has_other = !sim_is_none(other);
   va_status status = sim_usable(x->device);
   if (!status) status = sim_check("x", x, x->device, -1);
-  if (!status) status = sim_check("out", &args->out, x->device, x->ndim);
+  if (!status) status = sim_check_out("out", &args->out, x->device, x->ndim);
   if (!status) status = sim_same_shape("out", &args->out, x);
   if (!status && has_other) status = sim_check("other", other, x->device, x->ndim);
   if (!status && has_other) status = sim_same_shape("other", other, x);
   if (status) return status;
-  int integral = !sim_is_float(x->dtype) && (!has_other || !sim_is_float(other->dtype));
+  int integral = !sim_is_float(x->dtype) && (!has_other || !sim_is_float(other->dtype)) &&
+                 !sim_is_float(args->out.dtype);
+  int compares = args->kind >= VA_EQ && args->kind <= VA_GE;
   if (args->kind < VA_ADD || args->kind > VA_REMAINDER)
     return sim_fail(VA_ERROR_UNSUPPORTED, "there is no binary kernel %d", args->kind);
   if (x->dtype == VA_FLOAT64 || (has_other && other->dtype == VA_FLOAT64))
@@ -188,6 +211,9 @@ va_status sim_binary(const va_binary_args *args) {
   if (integral ? args->kind == VA_DIV || args->kind == VA_POW
                : args->kind >= VA_AND && args->kind <= VA_XOR)
     return sim_fail(VA_ERROR_UNSUPPORTED, "kernel %d is not for these dtypes", args->kind);
+  if (compares ? args->out.dtype != VA_BOOL : !integral && !sim_is_float(args->out.dtype))
+    return sim_fail(VA_ERROR_UNSUPPORTED, "kernel %d of dtype %d gives no dtype %d", args->kind,
+                    x->dtype, args->out.dtype);
   if (!sim_count(x)) return VA_OK;
   elementwise e;
   memset(&e, 0, sizeof e);
@@ -228,7 +254,8 @@ va_status sim_where(const va_where_args *args) {
   va_status status = sim_usable(out->device);
   const va_tensor *parts[] = {out, &args->condition, &args->x, &args->other};
   for (int i = 0; i < 4 && !status; i++) {
-    status = sim_check("an argument", parts[i], out->device, out->ndim);
+    status = i ? sim_check("an argument", parts[i], out->device, out->ndim)
+               : sim_check_out("out", out, out->device, out->ndim);
     if (!status) status = sim_same_shape("an argument", parts[i], out);
   }
   if (status) return status;
@@ -256,7 +283,7 @@ static void fill_group(const void *arguments, int64_t row) {
     char *to = (char *)(uintptr_t)element(out, &e->out, i);
     if (e->integral)
       sim_store_integer(to, e->out.dtype,
-                        (int64_t)((uint64_t)e->integer + (uint64_t)i * (uint64_t)(int64_t)e->alpha));
+                        (int64_t)((uint64_t)e->integer + (uint64_t)i * (uint64_t)e->step));
     else sim_store_any(to, e->out.dtype, e->scalar + (double)i * e->alpha);
   }
 }
@@ -270,7 +297,7 @@ va_status sim_fill(const va_fill_args *args) {
   if (!args || args->size < sizeof *args) return sim_fail(VA_ERROR_INVALID, "arguments too short");
   const va_tensor *out = &args->out;
   va_status status = sim_usable(out->device);
-  if (!status) status = sim_check("out", out, out->device, args->arange ? 1 : -1);
+  if (!status) status = sim_check_out("out", out, out->device, args->arange ? 1 : -1);
   if (status || !sim_count(out)) return status;
   elementwise e;
   memset(&e, 0, sizeof e);
@@ -278,7 +305,10 @@ va_status sim_fill(const va_fill_args *args) {
   e.integral = !sim_is_float(out->dtype);
   e.scalar = args->value;
   e.integer = args->integer_value;
-  if (args->arange) e.alpha = e.integral ? (double)args->integer_step : args->step;
+  if (args->arange) {
+    e.alpha = args->step;
+    e.step = args->integer_step;
+  }
   e.out_at = sim_view(out);
   return sim_enqueue(out->device, args->stream, run_fill, &e, sizeof e);
 }

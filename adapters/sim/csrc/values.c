@@ -94,9 +94,13 @@ double sim_load_any(const char *at, va_dtype dtype) {
   return sim_is_float(dtype) ? (double)sim_load(at, dtype) : (double)sim_load_integer(at, dtype);
 }
 
+int64_t sim_whole(double value) {
+  return value >= -0x1p63 && value < 0x1p63 ? (int64_t)value : INT64_MIN;
+}
+
 void sim_store_any(char *at, va_dtype dtype, double value) {
   if (dtype == VA_FLOAT64) memcpy(at, &value, 8);
-  else if (sim_is_float(dtype)) sim_store(at, dtype, (float)value);
+  else if (sim_is_float(dtype)) sim_store(at, dtype, (float)value); /* too large: infinite */
   else if (dtype == VA_BOOL) *at = value != 0;
-  else sim_store_integer(at, dtype, (int64_t)value);
+  else sim_store_integer(at, dtype, sim_whole(value));
 }
