@@ -80,7 +80,7 @@ class Frame:
                 hint=f"the C ABI takes {', '.join(abi.DTYPES)} with at most {abi.MAX_DIMS} "
                 "dimensions",
             )
-        if tensor.device.type == "cpu" or tensor.get_device() != self.device:
+        if tensor.is_cpu or tensor.get_device() != self.device:
             raise DeviceError(
                 f"{where} is on {tensor.device}, and the first argument on device {self.device}",
                 hint="move all arguments of an operator to one device",
@@ -114,7 +114,7 @@ class PreparedCall:
         fields: str = "",
     ) -> None:
         self._library = library
-        self._stream_of = streams.get
+        self._stream_of = streams.handle
         self._name = name
         self._function = library.functions[name]
         self._kind = abi.ARGUMENTS[name]
@@ -169,7 +169,7 @@ class PreparedCall:
         """Calls the library with a frame whose addresses are set. Raises as a call does."""
         if self._library.is_forked:
             raise self._library.error(abi.FORKED, self._name)
-        frame.words[self._stream_word] = self._stream_of(frame.device).handle
+        frame.words[self._stream_word] = self._stream_of(frame.device)
         status = self._function(frame.address)
         if status:
             raise self._library.error(status, self._name)
