@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import torch
@@ -26,13 +28,17 @@ NONE: Final = _TENSOR.pack(0, 0, 0, -1, 0, *_ZEROS, *_ZEROS)
 
 
 class Operand(NamedTuple):
-    """A view of device memory as the library sees it. Strides are in elements."""
+    """A view of device memory as the library sees it. Strides are in elements.
+
+    It keeps its memory: what is released before the work is queued may be handed out again.
+    """
 
     address: int
     device: int
     code: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    owner: torch.Tensor
 
     def packed(self) -> bytes:
         """As va_tensor; there must be at most `abi.MAX_DIMS` dimensions."""
@@ -67,6 +73,7 @@ def operand(tensor: torch.Tensor, code: int | None = None) -> Operand:
         CODES[tensor.dtype] if code is None else code,
         tuple(tensor.shape),
         tensor.stride(),
+        tensor,
     )
 
 
@@ -102,6 +109,15 @@ def merged(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
         o._replace(shape=tuple(shape), strides=tuple(s))
         for o, s in zip(operands, strides, strict=True)
     )
+
+
+def merged_stride(dims: Sequence[tuple[int, int]]) -> int | None:
+    """The stride of dimensions, given as (extent, stride), taken as one; None: they cannot be."""
+    wide = [(extent, stride) for extent, stride in dims if extent != 1]
+    for (_, outer), (extent, inner) in pairwise(wide):
+        if outer != extent * inner:
+            return None
+    return wide[-1][1] if wide else 1
 
 
 class Kernels:

@@ -8,9 +8,14 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.runtime.device_from_clib import views
+from vllm_adapter.engine.runtime.device_from_clib.arithmetic import Arithmetic
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
 from vllm_adapter.engine.runtime.device_from_clib.copies import Copies
 from vllm_adapter.engine.runtime.device_from_clib.fallback import HostFallback
+from vllm_adapter.engine.runtime.device_from_clib.indexing import Indexing
+from vllm_adapter.engine.runtime.device_from_clib.matrices import Matrices
+from vllm_adapter.engine.runtime.device_from_clib.native import Kernel, Native, Table
+from vllm_adapter.engine.runtime.device_from_clib.reductions import Reductions
 from vllm_adapter.engine.runtime.device_from_clib.storage import contiguous_strides
 from vllm_adapter.errors import DeviceError
 
@@ -45,9 +50,31 @@ def register(backend: Backend) -> None:
     for table in tables:
         for op, kernel in table.items():
             own.impl(op, kernel, KEY)
+    for op, kernel in natives(Native(backend, copies)).items():
+        own.impl(op, _or_on_host(op, kernel, fallback), KEY)
     others.fallback(fallback, KEY)
     # Without it every operator inside torch.autocast(<our device>) fails.
     others.fallback(torch.library.fallthrough_kernel, f"Autocast{KEY}")
+
+
+def natives(native: Native) -> Table:
+    """Every operator that is made of the library's tensor work."""
+    elementwise = Arithmetic(native).table()
+    matrices = Matrices(native, elementwise[aten.add.out], elementwise[aten.mul.out])
+    return {
+        **elementwise,
+        **Reductions(native).table(),
+        **Indexing(native).table(),
+        **matrices.table(),
+    }
+
+
+def _or_on_host(op: torch._ops.OpOverload, kernel: Kernel, fallback: HostFallback) -> Kernel:
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        result = kernel(*args, **kwargs)
+        return fallback(op, *args, **kwargs) if result is NotImplemented else result
+
+    return attempt
 
 
 def _factories(backend: Backend) -> dict[torch._ops.OpOverload, Any]:

@@ -1,0 +1,227 @@
+"""Elementwise operators over the library's unary, binary and where."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from typing import Any, Final
+
+import torch
+
+from vllm_adapter.clib import abi
+from vllm_adapter.engine.runtime.device_from_clib.calls import NONE, Operand
+from vllm_adapter.engine.runtime.device_from_clib.native import (
+    NUMBERS,
+    Kernel,
+    Native,
+    Number,
+    Table,
+    floating,
+    int_of,
+    number_of,
+)
+
+aten: Final = torch.ops.aten
+_broadcast: Final[Any] = torch.broadcast_shapes  # torch has no types for it
+_NUMBERS: Final = struct.Struct("@ddq")
+_COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
+_SYMMETRIC: Final = ("mul", "maximum", "minimum", "eq", "ne", "and", "or", "xor")
+_MIRRORED: Final = {n: n for n in _SYMMETRIC} | {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+"""Kinds by the one that takes their arguments in the other order."""
+_FLOATING: Final = frozenset(abi.UNARY[abi.UNARY.index("exp") : abi.UNARY.index("silu") + 1])
+"""Unary kinds that are for floating tensors alone."""
+
+
+class Arithmetic:
+    """Elementwise kernels, and the table of the operators that they serve."""
+
+    def __init__(self, native: Native) -> None:
+        self._native = native
+
+    def table(self) -> Table:
+        """The kernels of this file by operator."""
+        table: dict[Any, Kernel] = {
+            getattr(aten, name).out: partial(self._unary, name)
+            for name in abi.UNARY
+            if name not in ("copy", "relu")
+        }
+        for name in _COMPARISONS:
+            for overload in ("Tensor_out", "Scalar_out"):
+                table[getattr(getattr(aten, name), overload)] = partial(self._compare, name)
+        for name in ("and", "or", "xor"):
+            bitwise, logical = getattr(aten, f"bitwise_{name}"), getattr(aten, f"logical_{name}")
+            table[bitwise.Tensor_out] = partial(self._binary, name)
+            table[logical.out] = partial(self._logical, name)
+        for name in ("add", "sub", "mul", "maximum", "minimum"):
+            table[getattr(aten, name).out] = partial(self._binary, name)
+        for overload in ("Tensor_Tensor_out", "Tensor_Scalar_out", "Scalar_out"):
+            table[getattr(aten.pow, overload)] = partial(self._binary, "pow")
+        return table | {
+            aten.relu.default: lambda x: self._new(x, partial(self._unary, "relu", x)),
+            aten.relu_.default: lambda x: self._unary("relu", x, out=x),
+            aten.isneginf.out: partial(self._is_infinite, -inf),
+            aten.isposinf.out: partial(self._is_infinite, inf),
+            aten.bitwise_not.out: self._bitwise_not,
+            aten.rsub.Tensor: self._reversed_sub,
+            aten.reciprocal.out: lambda x, *, out: self._binary("div", 1, x, out=out),
+            aten.div.out: partial(self._binary, "div"),
+            aten.div.out_mode: self._div_mode,
+            aten.floor_divide.default: self._floor_divide,
+            aten.floor_divide.out: lambda x, y, *, out: self._binary(
+                "floor_divide", x, y, out=_sized(out, x, y)
+            ),
+            aten.floor_divide_.Tensor: lambda x, y: self._binary("floor_divide", x, y, out=x),
+            aten.remainder.Tensor_out: partial(self._binary, "remainder"),
+            aten.clamp.out: self._clamp,
+            aten.where.self: self._where,
+            aten.where.self_out: self._where_out,
+            aten.masked_fill_.Scalar: self._masked_fill,
+            aten.masked_fill_.Tensor: self._masked_fill,
+        }
+
+    # -- one tensor ------------------------------------------------------------------------------
+
+    def _unary(self, kind: str, x: torch.Tensor, *, out: torch.Tensor) -> Any:
+        dtype = floating(x.dtype) if kind in _FLOATING else x.dtype
+        if out.shape != x.shape:  # abs and logical_not are not structured: they come as they are
+            out.resize_(x.shape)
+        given = self._native.given(x, dtype, out.shape, out.get_device())
+        if given is None:
+            return NotImplemented
+        word = abi.UNARY.index(kind)
+
+        def work(target: Operand) -> bool:
+            return self._native.queue("unary", word, target, given)
+
+        result = torch.bool if kind == "logical_not" else dtype
+        return out if self._native.into(out, result, work) else NotImplemented
+
+    def _bitwise_not(self, x: torch.Tensor, *, out: torch.Tensor) -> Any:
+        if x.dtype == torch.bool:
+            return self._unary("logical_not", x, out=out)
+        return self._binary("xor", x, -1, out=out)
+
+    # -- two tensors, or a tensor and a number ---------------------------------------------------
+
+    def _binary(
+        self,
+        kind: str,
+        x: torch.Tensor | Number,
+        y: torch.Tensor | Number,
+        *,
+        out: torch.Tensor,
+        alpha: Number = 1,
+        dtype: torch.dtype | None = None,
+        result: torch.dtype | None = None,
+    ) -> Any:
+        """out = x kind y, computed in `dtype` (torch's for the two), which gives a `result`."""
+        if not isinstance(alpha, NUMBERS):
+            return NotImplemented
+        if dtype is None:
+            dtype = torch.result_type(x, y)
+            dtype = floating(dtype) if kind == "div" else dtype
+        if dtype.is_complex:
+            return NotImplemented
+        first, second = number_of(x), number_of(y)
+        if first is not None and second is None and kind in _MIRRORED:
+            x, y, first, second, kind = y, x, second, first, _MIRRORED[kind]
+        native, shape, device = self._native, tuple(out.shape), out.get_device()
+        left = native.given(x, dtype, shape, device)
+        right = native.given(y, dtype, shape, device) if second is None else NONE
+        if left is None or right is None:
+            return NotImplemented
+        value = 0 if second is None else second
+        numbers = _NUMBERS.pack(float(alpha), float(value), int_of(value))
+        word = abi.BINARY.index(kind)
+
+        def work(target: Operand) -> bool:
+            if isinstance(right, Operand):
+                return native.queue("binary", word, target, left, right, more=numbers)
+            return native.queue("binary", word, target, left, more=NONE + numbers)
+
+        return out if native.into(out, result or dtype, work) else NotImplemented
+
+    def _compare(self, kind: str, x: Any, y: Any, *, out: torch.Tensor) -> Any:
+        return self._binary(kind, x, y, out=out, result=torch.bool)
+
+    def _is_infinite(self, value: float, x: torch.Tensor, *, out: torch.Tensor) -> Any:
+        dtype = floating(x.dtype)
+        return self._binary("eq", x, value, out=out, dtype=dtype, result=torch.bool)
+
+    def _logical(self, kind: str, x: Any, y: Any, *, out: torch.Tensor) -> Any:
+        return self._binary(kind, x, y, out=_sized(out, x, y), dtype=torch.bool)
+
+    def _reversed_sub(self, x: torch.Tensor, y: torch.Tensor, alpha: Number = 1) -> Any:
+        return self._new_of_two(y, x, partial(self._binary, "sub", y, x, alpha=alpha))
+
+    def _div_mode(self, x: Any, y: Any, *, rounding_mode: str | None, out: torch.Tensor) -> Any:
+        kind = {None: "div", "floor": "floor_divide"}.get(rounding_mode)
+        return NotImplemented if kind is None else self._binary(kind, x, y, out=out)
+
+    def _floor_divide(self, x: Any, y: Any) -> Any:
+        return self._new_of_two(x, y, partial(self._binary, "floor_divide", x, y))
+
+    def _clamp(
+        self, x: torch.Tensor, min: Any = None, max: Any = None, *, out: torch.Tensor
+    ) -> Any:
+        if min is not None and max is not None:
+            between = self._native.empty_like(out)
+            if self._binary("maximum", x, min, out=between) is NotImplemented:
+                return NotImplemented
+            return self._binary("minimum", between, max, out=out)
+        kind, bound = ("maximum", min) if max is None else ("minimum", max)
+        return self._binary(kind, x, bound, out=out)
+
+    # -- a choice of two -------------------------------------------------------------------------
+
+    def _where(self, condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Any:
+        device = max(t.get_device() for t in (condition, x, y))  # -1 is the host
+        shape = _broadcast(condition.shape, x.shape, y.shape)
+        out = self._native.backend.empty(shape, torch.result_type(x, y), device)
+        return self._where_out(condition, x, y, out=out)
+
+    def _where_out(self, condition: torch.Tensor, x: Any, y: Any, *, out: torch.Tensor) -> Any:
+        native, device = self._native, out.get_device()
+        shape = tuple(_sized(out, condition, x, y).shape)
+        if condition.dtype != torch.bool or condition.device != out.device:
+            return NotImplemented
+        chosen = native.given(condition, torch.bool, shape, device)
+        left = native.given(x, out.dtype, shape, device)
+        right = native.given(y, out.dtype, shape, device)
+        if chosen is None or left is None or right is None:
+            return NotImplemented
+
+        def work(target: Operand) -> bool:
+            return native.queue("where", 0, target, chosen, left, right)
+
+        return out if native.into(out, out.dtype, work) else NotImplemented
+
+    def _masked_fill(self, x: torch.Tensor, mask: torch.Tensor, value: Any) -> Any:
+        if isinstance(value, complex) or mask.device != x.device:
+            return NotImplemented
+        if _broadcast(x.shape, mask.shape) != x.shape:
+            return NotImplemented
+        return self._where_out(mask, value, x, out=x)
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def _new(self, like: torch.Tensor, work: Callable[..., Any]) -> Any:
+        return work(out=self._native.empty_like(like))
+
+    def _new_of_two(self, x: Any, y: Any, work: Callable[..., Any]) -> Any:
+        tensors = [t for t in (x, y) if isinstance(t, torch.Tensor)]
+        shape = _broadcast(*(t.shape for t in tensors))
+        device = max(t.get_device() for t in tensors)
+        out = self._native.backend.empty(shape, torch.result_type(x, y), device)
+        return work(out=out)
+
+
+def _sized(out: torch.Tensor, *given: Any) -> torch.Tensor:
+    """`out` with the shape of the result, for operators that are not structured."""
+    shapes = [t.shape for t in given if isinstance(t, torch.Tensor)]
+    if all(shape == out.shape for shape in shapes):
+        return out
+    shape = _broadcast(*shapes)
+    return out if out.shape == shape else out.resize_(shape)

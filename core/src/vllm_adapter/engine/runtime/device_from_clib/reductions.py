@@ -1,0 +1,157 @@
+"""Reductions over any dimensions, by the library's over the last one."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any, Final
+
+import torch
+
+from vllm_adapter.clib import abi
+from vllm_adapter.engine.runtime.device_from_clib.calls import Operand, merged_stride, operand
+from vllm_adapter.engine.runtime.device_from_clib.native import Kernel, Native, Number, Table
+from vllm_adapter.engine.runtime.device_from_clib.storage import contiguous_strides
+
+aten: Final = torch.ops.aten
+_SUMS: Final = ("sum", "mean")
+_EMPTY: Final = ("sum", "all", "any")
+"""Reductions that have a value over nothing."""
+
+
+class Reductions:
+    """Reducing kernels, and the table of the operators that they serve."""
+
+    def __init__(self, native: Native) -> None:
+        self._native = native
+
+    def table(self) -> Table:
+        """The kernels of this file by operator."""
+        reduce, all_of = self._reduce, self._all_of
+        table: dict[Any, Kernel] = {
+            aten.sum.IntList_out: partial(reduce, "sum"),
+            aten.mean.out: partial(reduce, "mean"),
+            aten.amax.out: partial(reduce, "amax"),
+            aten.amin.out: partial(reduce, "amin"),
+            aten.argmax.out: partial(reduce, "argmax"),
+            aten.argmin.out: partial(reduce, "argmin"),
+            aten.max.default: partial(all_of, "amax"),
+            aten.min.default: partial(all_of, "amin"),
+            aten.max.dim_max: partial(self._with_index, "amax", "argmax", "max", "max_values"),
+            aten.min.dim_min: partial(self._with_index, "amin", "argmin", "min", "min_indices"),
+            aten.cumsum.out: partial(self._along, "cumsum"),
+            aten._softmax.out: self._softmax,
+        }
+        for name in ("all", "any"):
+            packet = getattr(aten, name)
+            for overload in ("out", "dims_out", "all_out"):
+                table[getattr(packet, overload)] = partial(reduce, name)
+        return table
+
+    def _reduce(
+        self,
+        kind: str,
+        x: torch.Tensor,
+        dim: Any = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+        out: torch.Tensor,
+    ) -> Any:
+        """out = the reduction over `dim`: a number, numbers, or all where none is named."""
+        wanted = [dim] if isinstance(dim, int) else list(dim or range(x.dim()))
+        over = sorted({d % max(x.dim(), 1) for d in wanted}) if x.dim() else []
+        if kind in _SUMS and x.dtype != out.dtype:
+            x = self._native.copies.cast(x, out.dtype)
+        kept = [d for d in range(x.dim()) if d not in over]
+        if kind not in _EMPTY and not prod(x.shape[d] for d in over):
+            return NotImplemented
+        given = self._native.given(x, x.dtype, x.shape, x.get_device())
+        if given is None or x.dtype.is_complex:
+            return NotImplemented
+        rows = self._rows(x, given, kept, over)
+
+        def work(target: Operand) -> bool:
+            if len(target.shape) != len(kept):
+                target = target.ordered(*kept)  # keepdim
+            if len(rows.shape) == 2 and len(kept) > 1:  # made two-dimensional
+                if target.strides != contiguous_strides(target.shape):
+                    return False
+                target = target._replace(shape=rows.shape[:1], strides=(1,))
+            if len(rows.shape) > abi.MAX_DIMS:
+                return False
+            return self._native.queue("reduce", abi.REDUCE.index(kind), target, rows)
+
+        return out if self._native.into(out, _result(kind, out.dtype), work) else NotImplemented
+
+    def _rows(self, x: torch.Tensor, given: Operand, kept: list[int], over: list[int]) -> Operand:
+        """x with what is reduced as its last dimension, copied if its strides do not merge."""
+        length = prod(x.shape[d] for d in over)
+        head = given.ordered(*kept)
+        if len(kept) < abi.MAX_DIMS:
+            stride = merged_stride([(x.shape[d], given.strides[d]) for d in over])
+            if stride is not None:
+                shape, strides = (*head.shape, length), (*head.strides, stride)
+                return given._replace(shape=shape, strides=strides)
+        dense = self._native.copies.contiguous(x.permute(*kept, *over))
+        count = prod(x.shape[d] for d in kept)
+        flat = operand(dense)._replace(shape=(count, length), strides=(length, 1))
+        return flat
+
+    def _all_of(self, kind: str, x: torch.Tensor) -> Any:
+        out = self._native.backend.empty((), x.dtype, x.get_device())
+        return self._reduce(kind, x, out=out)
+
+    def _with_index(
+        self,
+        kind: str,
+        index_kind: str,
+        value_name: str,
+        index_name: str,
+        x: torch.Tensor,
+        dim: int,
+        keepdim: bool = False,
+        **out: torch.Tensor,
+    ) -> Any:
+        value, index = out[value_name], out[index_name]
+        if self._reduce(index_kind, x, dim, keepdim, out=index) is NotImplemented:
+            return NotImplemented
+        if self._reduce(kind, x, dim, keepdim, out=value) is NotImplemented:
+            return NotImplemented
+        return value, index
+
+    def _along(
+        self,
+        kind: str,
+        x: torch.Tensor,
+        dim: int,
+        *,
+        dtype: torch.dtype | None = None,
+        out: torch.Tensor,
+    ) -> Any:
+        """A reduction whose result has x's shape."""
+        native = self._native
+        if not x.dim() or x.dim() > abi.MAX_DIMS:
+            return NotImplemented
+        given = native.given(x, out.dtype, x.shape, x.get_device())
+        if given is None:
+            return NotImplemented
+        dim %= x.dim()
+        order = [*(d for d in range(x.dim()) if d != dim), dim]
+
+        def work(target: Operand) -> bool:
+            word = abi.REDUCE.index(kind)
+            return native.queue("reduce", word, target.ordered(*order), given.ordered(*order))
+
+        return out if native.into(out, out.dtype, work) else NotImplemented
+
+    def _softmax(
+        self, x: torch.Tensor, dim: int, half_to_float: Number, *, out: torch.Tensor
+    ) -> Any:
+        return self._along("softmax", x, dim, out=out)
+
+
+def _result(kind: str, out: torch.dtype) -> torch.dtype:
+    if kind in ("argmax", "argmin"):
+        return torch.int64
+    return torch.bool if kind in ("all", "any") else out
