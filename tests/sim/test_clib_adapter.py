@@ -22,6 +22,14 @@ def acme(site):
                 "schema": "vllm-adapter/capability/1.0",
                 "identity": {"vendor": "Acme", "arch": arch, "torch_type": "acme"},
                 "match": [{"arch": [arch]}],
+                "operators": {
+                    "rms_norm": {
+                        "support": "full",
+                        "dtypes": ["float32"],
+                        "form": "kernel",
+                        "run": "library:rms_norm",
+                    }
+                },
             }
             (package / "capabilities" / f"{arch}.json").write_text(json.dumps(raw))
         (package / "lib").mkdir()
@@ -112,6 +120,7 @@ def test_a_library_without_a_device_is_absent(acme, listed, faulty):
 OPENED = """
 import sys, torch
 from vllm_adapter.engine.device import open_device
+import vllm_adapter.engine.ops.bind
 from vllm_adapter.errors import VllmAdapterError
 
 try:
@@ -128,17 +137,20 @@ print(opened.device, type(runtime).__name__, torch.frombuffer(into, dtype=torch.
 stream = runtime.create_stream(opened.device.index)
 print(isinstance(stream, torch.Stream), runtime.streams is torch.acme.Stream.streams)
 print(torch.ones(2, device=opened.device) + 1)
+x, weight = torch.ones(1, 4, device=opened.device), torch.ones(4, device=opened.device)
+print(torch.ops.vllm_adapter.rms_norm.default(x, weight, 0.0).cpu().tolist())
 """
 
 
 def test_an_open_device_is_torch_s_and_its_runtime_shares_the_streams(acme, site, sim_path):
     acme(sim_path)
-    done = site.run("-c", OPENED, "acme", "1", variables={"VA_FALLBACK": "allow"})
+    done = site.run("-c", OPENED, "acme", "1", variables={"VA_OPS": "rms_norm:acme"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "acme:1 ClibRuntime [2.5, 2.5, 2.5, 2.5]",
         "True True",
         "tensor([2., 2.], device='acme:1')",
+        "[[1.0, 1.0, 1.0, 1.0]]",
     ]
 
 

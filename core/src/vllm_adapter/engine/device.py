@@ -11,6 +11,7 @@ import torch
 from vllm_adapter.adapter import Adapter
 from vllm_adapter.capability import Capability
 from vllm_adapter.clib_check import open_library
+from vllm_adapter.engine.ops.clib import serve
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.runtime import FrameworkRuntime, RuntimeAdapter
 from vllm_adapter.engine.runtime.clib import ClibRuntime
@@ -105,12 +106,15 @@ def _open_runtime(
             )
         return given
     if library is not None:
-        return _open_library(library, section.torch_type, settings)
+        return _open_library(adapter, library, section.torch_type, settings)
     return FrameworkRuntime(section.torch_type)
 
 
-def _open_library(file: Path, torch_type: str, settings: Settings) -> RuntimeAdapter:
-    """A C library's devices as torch's, and the runtime that shares their streams."""
+def _open_library(
+    adapter: Adapter, file: Path, torch_type: str, settings: Settings
+) -> RuntimeAdapter:
+    """A C library's devices as torch's, its operators, and a runtime that shares their streams."""
     library = open_library(file)
     backend = enable(torch_type, library, settings)
+    serve(adapter.record.name, library, backend.streams)
     return ClibRuntime(library, torch_type, backend.streams)
