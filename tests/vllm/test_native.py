@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import smollm2
 import tiny_llama
@@ -139,6 +141,10 @@ def test_under_error_a_refusal_comes_before_weights_are_loaded(run_engine, qwen3
     assert "Loading weights took" not in got.log
 
 
+KEEPS = "vLLM keeps its own mixture of experts: "
+STDERR = {"class": "logging.StreamHandler"}
+
+
 def test_experts_are_left_to_vllm_or_refused(run_engine, tmp_path_factory, tmp_path, figures):
     torch.manual_seed(0)
     sizes = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
@@ -151,7 +157,15 @@ def test_experts_are_left_to_vllm_or_refused(run_engine, tmp_path_factory, tmp_p
     got = run_engine(folder, [drawn(5, 40)], NEW, {"VA_COUNTERS": str(tmp_path)})
     assert got.code == 0, got.log
     figures(equal(want.result, got.result))
-    assert "vLLM keeps its own mixture of experts: " in got.log
+    assert got.log.count(KEEPS) == 1
+    logs = {"version": 1, "disable_existing_loggers": False, "handlers": {"all": STDERR}}
+    file = tmp_path / "logs.json"
+    file.write_text(json.dumps(logs | {"root": {"level": "INFO", "handlers": ["all"]}}))
+    environ = {"VA_FALLBACK": "allow", "VLLM_LOGGING_CONFIG_PATH": str(file)}
+    allowed = run_engine(folder, [drawn(5, 40)], NEW, environ)
+    assert allowed.code == 0, allowed.log
+    equal(want.result, allowed.result)
+    assert allowed.log.count(KEEPS) == 1
     refused = run_engine(folder, [drawn(5)], NEW, {"VA_FALLBACK": "error"})
     assert refused.code != 0
     assert "is a mixture of experts" in refused.log
