@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vllm_adapter.clib.library import Library
 from vllm_adapter.engine.runtime import FrameworkRuntime
 from vllm_adapter.errors import (
     AllocationFreed,
@@ -19,6 +22,7 @@ from vllm_adapter.errors import (
     NoSuchDevice,
     OutOfBounds,
     OutOfMemory,
+    UnsupportedCase,
 )
 
 pytestmark = pytest.mark.sim
@@ -349,3 +353,29 @@ def test_a_forked_child_gets_one_typed_error_from_each_method(runtime):
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert read(runtime, allocation, 0) == b""
+
+
+FORKED_BEFORE = """
+import os, sys
+from pathlib import Path
+from vllm_adapter.clib.library import Library
+
+library = Library(Path(sys.argv[1]))
+library.device_info(1)
+child = os.fork()
+if not child:
+    library.open(0)
+    library.call("stream_synchronize", 0, 0)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+library.open(0)
+"""
+
+
+def test_a_fork_before_the_first_use_is_fine(sim_path):
+    subprocess.run([sys.executable, "-c", FORKED_BEFORE, str(sim_path)], check=True, timeout=60)
+
+
+def test_a_function_that_is_null_is_a_typed_error(faulty):
+    with pytest.raises(UnsupportedCase, match="linear: the function is NULL"):
+        Library(faulty()).call("linear", 0)

@@ -64,6 +64,7 @@ class Library:
         self.functions: Mapping[str, Function] = {
             name: function for name in abi.FUNCTIONS if (function := getattr(self.api, name))
         }
+        self._count: int | None = None
         self._opening = threading.Lock()
         self._opened: set[int] = set()
         self._forked = False
@@ -81,7 +82,10 @@ class Library:
         """
         if self._forked:
             self._refuse_fork(name)
-        status = self.functions[name](*arguments)
+        function = self.functions.get(name)
+        if function is None:
+            raise error_of(abi.UNSUPPORTED, f"{self.path.name}: {name}", "the function is NULL")
+        status = function(*arguments)
         if status:
             raise self.error(status, name)
 
@@ -91,7 +95,9 @@ class Library:
         return error_of(status, f"{self.path.name}: {name}", _text(raw))
 
     def device_count(self) -> int:
-        """How many devices there are."""
+        """How many devices there are: the same as long as the process lives."""
+        if self._count is not None and not self._forked:
+            return self._count
         count = ctypes.c_int32(-1)
         self.call("device_count", ctypes.byref(count))
         if count.value < 0:
@@ -99,6 +105,7 @@ class Library:
                 f"{self.path}: device_count gives {count.value}",
                 hint="report it to the library's vendor",
             )
+        self._count = count.value
         return count.value
 
     def device_info(self, device_id: int) -> DeviceInfo:
@@ -133,8 +140,6 @@ class Library:
 
     def check_device(self, device_id: int) -> None:
         """Raises NoSuchDevice unless the index is one of the library's."""
-        if self._forked:
-            self._refuse_fork("device_count")
         count = self.device_count()
         if not 0 <= device_id < count:
             raise NoSuchDevice(

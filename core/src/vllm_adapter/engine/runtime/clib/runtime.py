@@ -103,12 +103,13 @@ class ClibRuntime(RuntimeAdapter):
             return
         queue = self._queue(destination.device_id, stream)
         host = numpy.frombuffer(source, dtype=numpy.uint8)
-        queue.hold(host)
         self.library.call(
             "copy_to_device", queue.device_id, queue.handle, to, _pointer(host), host.nbytes
         )
         if stream is None:
             queue.synchronize()
+        else:
+            queue.hold(host)
 
     def copy_device_to_host(
         self,
@@ -124,12 +125,13 @@ class ClibRuntime(RuntimeAdapter):
             return
         queue = self._queue(source.device_id, stream)
         host = numpy.frombuffer(destination, dtype=numpy.uint8)
-        queue.hold(host)
         self.library.call(
             "copy_to_host", queue.device_id, queue.handle, _pointer(host), origin, host.nbytes
         )
         if stream is None:
             queue.synchronize()
+        else:
+            queue.hold(host)
 
     def copy_on_device(
         self,

@@ -20,7 +20,7 @@ from vllm_adapter.errors import DeviceError, VllmAdapterError
 
 LOG: Final = logging.getLogger("vllm_adapter.runtime")
 HELD: Final = 64
-"""Host buffers that a stream keeps alive; one more, and the copy waits for the stream first."""
+"""Host buffers that a stream keeps alive; with one more, the copy waits for the stream."""
 
 
 class ClibStream:
@@ -42,7 +42,9 @@ class ClibStream:
         library.open(device_id)
         library.call("stream_create", device_id, ctypes.byref(made))
         self.handle = made.value
-        _destroy_with(self, library, "stream_destroy", device_id, self.handle)
+        # Synchronised before, so that no failure goes unheard; what it holds is still alive then.
+        names = ("stream_synchronize", "stream_destroy")
+        _destroy_with(self, library, names, device_id, self.handle)
 
     def synchronize(self) -> None:
         """Waits until everything on the stream has run.
@@ -71,10 +73,13 @@ class ClibStream:
         return event
 
     def hold(self, buffer: Any) -> None:
-        """Keeps host memory alive until the stream has passed what reads or writes it."""
-        if len(self._held) >= HELD:
-            self.synchronize()
+        """Keeps host memory alive until the stream has passed what reads or writes it.
+
+        That must have been queued before: another thread may synchronise in between.
+        """
         self._held.append(buffer)
+        if len(self._held) > HELD:
+            self.synchronize()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.handle} of device {self.device_id}>"
@@ -90,7 +95,7 @@ class ClibEvent:
         library.open(device_id)
         library.call("event_create", device_id, ctypes.byref(made))
         self.handle = made.value
-        _destroy_with(self, library, "event_destroy", device_id, self.handle)
+        _destroy_with(self, library, ("event_destroy",), device_id, self.handle)
 
     def record(self, stream: ClibStream) -> None:
         """Marks the stream's present end."""
@@ -184,15 +189,16 @@ class CurrentStreams:
             self.set(before)
 
 
-def _destroy_with(owner: object, library: Library, name: str, device_id: int, handle: int) -> None:
+def _destroy_with(
+    owner: object, library: Library, names: tuple[str, ...], device_id: int, handle: int
+) -> None:
     # Not at exit: the library may be half torn down by then, and the system frees all.
-    weakref.finalize(owner, _destroy, library, name, device_id, handle).atexit = False
+    weakref.finalize(owner, _destroy, library, names, device_id, handle).atexit = False
 
 
-def _destroy(library: Library, name: str, device_id: int, handle: int) -> None:
-    if library.is_forked:
-        return
-    try:
-        library.call(name, device_id, handle)
-    except VllmAdapterError as error:  # nobody is left to raise it to
-        LOG.warning("%s", error)
+def _destroy(library: Library, names: tuple[str, ...], device_id: int, handle: int) -> None:
+    for name in () if library.is_forked else names:
+        try:
+            library.call(name, device_id, handle)
+        except VllmAdapterError as error:  # nobody is left to raise it to
+            LOG.warning("%s", error)

@@ -12,7 +12,8 @@
  *  - Arguments are only read during the call. Host memory that an asynchronous copy reads or
  *    writes has to stay until the stream has passed it.
  *  - It may be called from any thread.
- *  - After fork() the child may call nothing but in_bad_fork(): VA_ERROR_FORKED.
+ *  - After fork() the child may call nothing but in_bad_fork(): the others give VA_ERROR_FORKED,
+ *    and deleters do nothing.
  *  - A pointer that may be NULL is marked "or NULL". Sizes are bytes, strides are elements.
  */
 #ifndef VLLM_ADAPTER_H
@@ -364,10 +365,10 @@ typedef struct va_api {
 
   /* Runtime: all required but those marked "or NULL". */
   const char *(*last_error)(void); /* of this thread; "" where there was none */
-  va_status (*device_count)(int32_t *count);
-  va_status (*device_info)(int32_t device, va_device_info *info);
+  va_status (*device_count)(int32_t *count); /* the same as long as the process lives */
+  va_status (*device_info)(int32_t device, va_device_info *info); /* it need not be open */
   va_status (*open)(int32_t device); /* again: VA_OK */
-  int32_t (*in_bad_fork)(void);
+  int32_t (*in_bad_fork)(void); /* 1: opened before this process was forked */
   /* uint8[size] with a deleter that is C, safe on any thread, and waits for no stream: memory is
      handed out again only when the work that was queued before the release has passed it.
      alignment: a power of two or a multiple of the device's own, 0: device_info.alignment. */
