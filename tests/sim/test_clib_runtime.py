@@ -379,3 +379,31 @@ def test_a_fork_before_the_first_use_is_fine(sim_path):
 def test_a_function_that_is_null_is_a_typed_error(faulty):
     with pytest.raises(UnsupportedCase, match="linear: the function is NULL"):
         Library(faulty()).call("linear", 0)
+
+
+WAITS = """
+import sys
+from pathlib import Path
+from vllm_adapter.clib.library import Library
+from vllm_adapter.engine.runtime.clib import ClibRuntime
+from vllm_adapter.engine.runtime.device_from_clib import enable
+
+library = Library(Path(sys.argv[1]))
+runtime = ClibRuntime(library, "sim", enable("sim", library).streams)
+memory, far = runtime.allocate_memory(64, 0), runtime.allocate_memory(64, 1)
+first, second, other = (runtime.create_stream(device) for device in (0, 0, 1))
+back = bytearray(64)
+runtime.copy_host_to_device(far, memoryview(bytes(64)), stream=other)  # slow
+gate = other.record_event()
+first.wait_event(gate)
+runtime.copy_host_to_device(memory, memoryview(bytes([5]) * 64), stream=first)
+second.wait_stream(first)  # the event in it is nobody's any more
+runtime.copy_device_to_host(memory, memoryview(back), stream=second)
+second.synchronize()
+sys.exit(back != bytes([5]) * 64)
+"""
+
+
+def test_a_wait_holds_although_its_event_is_out_of_reach(sim_path):
+    slow = {**os.environ, "SIM_FAULT": "slow:300"}
+    subprocess.run([sys.executable, "-c", WAITS, str(sim_path)], check=True, timeout=60, env=slow)

@@ -20,7 +20,7 @@ from vllm_adapter.errors import DeviceError, VllmAdapterError
 
 LOG: Final = logging.getLogger("vllm_adapter.runtime")
 HELD: Final = 64
-"""Host buffers that a stream keeps alive; with one more, the copy waits for the stream."""
+"""Host buffers and events that a stream keeps alive; with one more, the call waits for it."""
 
 
 class ClibStream:
@@ -61,6 +61,7 @@ class ClibStream:
     def wait_event(self, event: ClibEvent) -> None:
         """Lets what is queued from now on wait for the event's last record. Does not wait here."""
         self.library.call("stream_wait_event", self.device_id, self.handle, event.handle)
+        self.hold(event)  # a library may forget a wait for an event that is destroyed
 
     def wait_stream(self, other: ClibStream) -> None:
         """Lets what is queued from now on wait for all that `other` has now."""
@@ -72,12 +73,12 @@ class ClibStream:
         event.record(self)
         return event
 
-    def hold(self, buffer: Any) -> None:
-        """Keeps host memory alive until the stream has passed what reads or writes it.
+    def hold(self, used: Any) -> None:
+        """Keeps host memory, or an event, alive until the stream has passed what uses it.
 
         That must have been queued before: another thread may synchronise in between.
         """
-        self._held.append(buffer)
+        self._held.append(used)
         if len(self._held) > HELD:
             self.synchronize()
 
