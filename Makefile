@@ -7,7 +7,7 @@ V := .venv/bin/python
 PIP := $(V) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := schemas core conformance template \
 	adapters/cpu adapters/cuda adapters/rocm adapters/xpu adapters/ascend adapters/gaudi \
-	adapters/musa adapters/mlu adapters/biren
+	adapters/musa adapters/mlu adapters/biren adapters/sim
 SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
 
 .PHONY: demo test test-fast test-vllm test-vllm-quick lint docs clean
@@ -23,6 +23,7 @@ SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /py
 .venv/.dev: .venv/.use
 	@echo "installing the development tools (once)"
 	@$(PIP) --no-build-isolation --requirement requirements-dev.txt
+	@scripts/install_sim
 	@touch $@
 
 demo: .venv/.use

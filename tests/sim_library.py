@@ -32,8 +32,9 @@ def build(folder: Path, sources: list[Path], *flags: str, name: str = "lib") -> 
         subprocess.run(
             [
                 *(COMPILER, *FLAGS, "-shared", f"-I{INCLUDE}", *flags),
-                *map(str, sources),
-                *("-o", str(draft), "-lm", "-lpthread"),
+                # g++ takes all but the first for C++ without this
+                *(word for source in sources for word in ("-x", "c", str(source))),
+                *("-x", "none", "-o", str(draft), "-lm", "-lpthread"),
             ],
             check=True,
         )

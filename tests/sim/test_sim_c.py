@@ -33,7 +33,7 @@ def compiled(folder, flags, *sources, link=None):
     """Objects of C files, or with `link` a program of them and of those objects; kept."""
     command = [sim_library.COMPILER, "-std=gnu11", "-g", "-O1", *flags]
     command += [f"-I{sim_library.INCLUDE}", f"-I{sim_library.SIM}"]
-    command += ["-x", "c", *map(str, sources), "-x", "none"]
+    command += [w for source in sources for w in ("-x", "c", str(source))] + ["-x", "none"]
     digest = hashlib.sha256(" ".join(map(str, (command, link))).encode())
     for file in sorted(
         {*sources, *HERE.glob("*.h"), *sim_library.SIM.glob("*.h"), *sim_library.INCLUDE.iterdir()}

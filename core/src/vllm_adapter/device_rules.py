@@ -61,6 +61,11 @@ class Context:
         """Whether the devices are reached through Windows."""
         return on_wsl(self.facts)
 
+    def is_emulated(self, device: Device) -> bool:
+        """Whether its adapter's manifest says so."""
+        record = self.records.get(device.vendor)
+        return bool(record and record.manifest and record.manifest.emulated)
+
 
 def on_wsl(facts: HostFacts) -> bool:
     """Whether the box is Windows' subsystem for Linux."""
@@ -102,6 +107,16 @@ def warnings(device: Device, context: Context) -> list[str]:
 def _denied(device: Device, context: Context) -> Refusal | None:
     why = context.settings.adapters.blocks(device.vendor)
     return Refusal(why, f"set VA_ADAPTERS so that it admits {device.vendor}") if why else None
+
+
+def _emulated(device: Device, context: Context) -> Refusal | None:
+    if not context.is_emulated(device) or device.vendor in context.settings.adapters.allowed:
+        return None
+    return Refusal(
+        "emulated in software, and never taken for the accelerator unless asked",
+        f"ask for it by name: VA_ADAPTERS={device.vendor}, or --role main={device.id}",
+        hard=False,
+    )
 
 
 def _other_type(device: Device, context: Context) -> Refusal | None:
@@ -306,6 +321,7 @@ def _display(device: Device, context: Context) -> Refusal | None:
 
 _RULES: Final[tuple[Callable[[Device, Context], Refusal | None], ...]] = (
     _denied,
+    _emulated,
     _other_type,
     _unhealthy,
     _empty_mig,

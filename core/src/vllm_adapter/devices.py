@@ -173,7 +173,9 @@ class DeviceManager:
     def _without_device(self, candidates: tuple[Candidate, ...], notes: list[str]) -> Choice:
         adapters, policy = self.settings.adapters, self.settings.fallback
         named = "cpu" in adapters.order and adapters.order[0] == "cpu"
-        why = _why_none(candidates, self.facts, self.live)
+        emulated = {r.name for r in self.records if r.manifest and r.manifest.emulated}
+        real = tuple(one for one in candidates if one.device.vendor not in emulated)
+        why = _why_none(real, self.facts, self.live)
         denied = adapters.blocks("cpu")
         if named and not denied:
             said = "the CPU, which VA_ADAPTERS names first"
