@@ -17,6 +17,7 @@ from vllm_adapter.engine.runtime.device_from_clib.native import (
     Kernel,
     Native,
     Number,
+    Part,
     Table,
     floating,
     int_of,
@@ -35,50 +36,66 @@ _FLOATING: Final = frozenset(abi.UNARY[abi.UNARY.index("exp") : abi.UNARY.index(
 
 
 class Arithmetic:
-    """Elementwise kernels, and the table of the operators that they serve."""
+    """Elementwise kernels, and the operators that they serve."""
 
     def __init__(self, native: Native) -> None:
         self._native = native
 
-    def table(self) -> Table:
-        """The kernels of this file by operator."""
+    def parts(self) -> list[Part]:
+        """The kernels of this file by operator, with the functions that they are made of."""
+        return [
+            Part(("unary",), self._of_one()),
+            Part(("binary", "unary", "fill"), self._of_two()),
+            Part(
+                ("where", "unary", "fill"),
+                {
+                    aten.where.self: self._where,
+                    aten.where.self_out: self._where_out,
+                    aten.masked_fill_.Scalar: self._masked_fill,
+                    aten.masked_fill_.Tensor: self._masked_fill,
+                },
+            ),
+        ]
+
+    def _of_one(self) -> Table:
         table: dict[Any, Kernel] = {
             getattr(aten, name).out: partial(self._unary, name)
             for name in abi.UNARY
             if name not in ("copy", "relu")
         }
+        return table | {
+            aten.relu.default: lambda x: self._new(x, partial(self._unary, "relu", x)),
+            aten.relu_.default: lambda x: self._unary("relu", x, out=x),
+        }
+
+    def _of_two(self) -> Table:
+        table: dict[Any, Kernel] = {}
         for name in _COMPARISONS:
             for overload in ("Tensor_out", "Scalar_out"):
                 table[getattr(getattr(aten, name), overload)] = partial(self._compare, name)
         for name in ("and", "or", "xor"):
             bitwise, logical = getattr(aten, f"bitwise_{name}"), getattr(aten, f"logical_{name}")
-            table[bitwise.Tensor_out] = partial(self._binary, name)
+            table[bitwise.Tensor_out] = partial(self.binary, name)
             table[logical.out] = partial(self._logical, name)
         for name in ("add", "sub", "mul", "maximum", "minimum"):
-            table[getattr(aten, name).out] = partial(self._binary, name)
+            table[getattr(aten, name).out] = partial(self.binary, name)
         for overload in ("Tensor_Tensor_out", "Tensor_Scalar_out", "Scalar_out"):
-            table[getattr(aten.pow, overload)] = partial(self._binary, "pow")
+            table[getattr(aten.pow, overload)] = partial(self.binary, "pow")
         return table | {
-            aten.relu.default: lambda x: self._new(x, partial(self._unary, "relu", x)),
-            aten.relu_.default: lambda x: self._unary("relu", x, out=x),
             aten.isneginf.out: partial(self._is_infinite, -inf),
             aten.isposinf.out: partial(self._is_infinite, inf),
             aten.bitwise_not.out: self._bitwise_not,
             aten.rsub.Tensor: self._reversed_sub,
-            aten.reciprocal.out: lambda x, *, out: self._binary("div", 1, x, out=out),
-            aten.div.out: partial(self._binary, "div"),
+            aten.reciprocal.out: lambda x, *, out: self.binary("div", 1, x, out=out),
+            aten.div.out: partial(self.binary, "div"),
             aten.div.out_mode: self._div_mode,
             aten.floor_divide.default: self._floor_divide,
-            aten.floor_divide.out: lambda x, y, *, out: self._binary(
+            aten.floor_divide.out: lambda x, y, *, out: self.binary(
                 "floor_divide", x, y, out=_sized(out, x, y)
             ),
-            aten.floor_divide_.Tensor: lambda x, y: self._binary("floor_divide", x, y, out=x),
-            aten.remainder.Tensor_out: partial(self._binary, "remainder"),
+            aten.floor_divide_.Tensor: lambda x, y: self.binary("floor_divide", x, y, out=x),
+            aten.remainder.Tensor_out: partial(self.binary, "remainder"),
             aten.clamp.out: self._clamp,
-            aten.where.self: self._where,
-            aten.where.self_out: self._where_out,
-            aten.masked_fill_.Scalar: self._masked_fill,
-            aten.masked_fill_.Tensor: self._masked_fill,
         }
 
     # -- one tensor ------------------------------------------------------------------------------
@@ -101,11 +118,11 @@ class Arithmetic:
     def _bitwise_not(self, x: torch.Tensor, *, out: torch.Tensor) -> Any:
         if x.dtype == torch.bool:
             return self._unary("logical_not", x, out=out)
-        return self._binary("xor", x, -1, out=out)
+        return self.binary("xor", x, -1, out=out)
 
     # -- two tensors, or a tensor and a number ---------------------------------------------------
 
-    def _binary(
+    def binary(
         self,
         kind: str,
         x: torch.Tensor | Number,
@@ -144,35 +161,35 @@ class Arithmetic:
         return out if native.into(out, result or dtype, work) else NotImplemented
 
     def _compare(self, kind: str, x: Any, y: Any, *, out: torch.Tensor) -> Any:
-        return self._binary(kind, x, y, out=out, result=torch.bool)
+        return self.binary(kind, x, y, out=out, result=torch.bool)
 
     def _is_infinite(self, value: float, x: torch.Tensor, *, out: torch.Tensor) -> Any:
         dtype = floating(x.dtype)
-        return self._binary("eq", x, value, out=out, dtype=dtype, result=torch.bool)
+        return self.binary("eq", x, value, out=out, dtype=dtype, result=torch.bool)
 
     def _logical(self, kind: str, x: Any, y: Any, *, out: torch.Tensor) -> Any:
-        return self._binary(kind, x, y, out=_sized(out, x, y), dtype=torch.bool)
+        return self.binary(kind, x, y, out=_sized(out, x, y), dtype=torch.bool)
 
     def _reversed_sub(self, x: torch.Tensor, y: torch.Tensor, alpha: Number = 1) -> Any:
-        return self._new_of_two(y, x, partial(self._binary, "sub", y, x, alpha=alpha))
+        return self._new_of_two(y, x, partial(self.binary, "sub", y, x, alpha=alpha))
 
     def _div_mode(self, x: Any, y: Any, *, rounding_mode: str | None, out: torch.Tensor) -> Any:
         kind = {None: "div", "floor": "floor_divide"}.get(rounding_mode)
-        return NotImplemented if kind is None else self._binary(kind, x, y, out=out)
+        return NotImplemented if kind is None else self.binary(kind, x, y, out=out)
 
     def _floor_divide(self, x: Any, y: Any) -> Any:
-        return self._new_of_two(x, y, partial(self._binary, "floor_divide", x, y))
+        return self._new_of_two(x, y, partial(self.binary, "floor_divide", x, y))
 
     def _clamp(
         self, x: torch.Tensor, min: Any = None, max: Any = None, *, out: torch.Tensor
     ) -> Any:
         if min is not None and max is not None:
             between = self._native.empty_like(out)
-            if self._binary("maximum", x, min, out=between) is NotImplemented:
+            if self.binary("maximum", x, min, out=between) is NotImplemented:
                 return NotImplemented
-            return self._binary("minimum", between, max, out=out)
+            return self.binary("minimum", between, max, out=out)
         kind, bound = ("maximum", min) if max is None else ("minimum", max)
-        return self._binary(kind, x, bound, out=out)
+        return self.binary(kind, x, bound, out=out)
 
     # -- a choice of two -------------------------------------------------------------------------
 

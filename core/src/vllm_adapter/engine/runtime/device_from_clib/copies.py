@@ -86,12 +86,14 @@ class Copies:
         self, source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
     ) -> torch.Tensor:
         """Every `copy_` in which the device takes part; `source` is broadcast."""
-        if source.device.type == "cpu":
+        if any(t.is_conj() or t.is_neg() for t in (source, target)):
+            self._fallback(aten.copy_.default, target, source)
+        elif source.device.type == "cpu":
             self._from_host(source, target, wait=not non_blocking)
         elif target.device.type == "cpu":
             if source.dtype == target.dtype and source.shape == target.shape:
                 dense = self.contiguous(source)
-                if target.is_contiguous() and not target.is_conj() and not target.is_neg():
+                if target.is_contiguous():
                     self.download(dense.data_ptr(), target, source.get_device())
                     return target
             target.copy_(self.to_host(source))
@@ -107,6 +109,8 @@ class Copies:
             return
         if source.shape != target.shape:
             source = source.expand(target.shape)
+        if _overlap(source, target):
+            source = self.cast(source.clone(), target.dtype)
         if source.dtype == target.dtype:
             if source.is_contiguous() and target.is_contiguous():
                 self._bytes(source, target)
@@ -137,8 +141,7 @@ class Copies:
         )
 
     def _from_host(self, source: torch.Tensor, target: torch.Tensor, *, wait: bool) -> None:
-        given = source.resolve_conj().resolve_neg()
-        host = given.to(target.dtype).contiguous()
+        host = source.to(target.dtype).contiguous()
         index = target.get_device()
         dense = target.is_contiguous() and host.shape == target.shape
         if not wait and host.data_ptr() == source.data_ptr():
@@ -172,3 +175,22 @@ class Copies:
 
     def _item(self, tensor: torch.Tensor) -> Any:
         return self.to_host(tensor).item()
+
+
+def _overlap(source: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether a copy would read what it has written: two views of one storage that meet."""
+    if source.untyped_storage().data_ptr() != target.untyped_storage().data_ptr():
+        return False
+    if source.dtype == target.dtype and source.data_ptr() == target.data_ptr():
+        return source.stride() != target.stride()
+    (a, b), (c, d) = span(source), span(target)
+    return a < d and c < b
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """First and one-past-last byte of its storage that a tensor touches."""
+    if not tensor.numel():
+        return 0, 0
+    first = int(tensor.storage_offset())
+    last = first + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return first * tensor.element_size(), (last + 1) * tensor.element_size()

@@ -10,12 +10,18 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
-from vllm_adapter.engine.runtime.device_from_clib.copies import Copies
+from vllm_adapter.engine.runtime.device_from_clib.copies import Copies, span
 from vllm_adapter.engine.runtime.device_from_clib.coverage import name_of
-from vllm_adapter.errors import UnsupportedCase
+from vllm_adapter.errors import DeviceError, UnsupportedCase
 from vllm_adapter.settings import Fallback
 
 LOG: Final = logging.getLogger("vllm_adapter.runtime")
+_TAKES_HOST_TENSORS: Final = (
+    torch.ops.aten.copy_.default,
+    torch.ops.aten.index.Tensor_out,
+    torch.ops.aten._index_put_impl_.default,
+)
+"""Operators that are for tensors of two devices, or take their indices from the host."""
 _STEP: Final = 16
 """Bytes: where copies of a storage begin, so that every dtype seen through it is aligned."""
 
@@ -43,9 +49,10 @@ class HostFallback:
 
     def __call__(self, op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
         """Raises UnsupportedCase where the policy is `error`, or the operator gives a view."""
-        self._admit(op)
         leaves, spec = tree_flatten((args, kwargs))
         mine = [x for x in leaves if self._is_ours(x)]
+        self._refuse_mixture(op, leaves, mine)
+        self._admit(op)
         spans = self._download(mine)
         twins = {id(x): self._twin(x, spans) for x in mine}
         moved = [twins.get(id(x), self._device_arg(x)) for x in leaves]
@@ -73,6 +80,20 @@ class HostFallback:
         if first and backend.policy is Fallback.WARN:
             LOG.warning("%s has no kernel for %s: it runs on the host", backend.name, name)
 
+    def _refuse_mixture(
+        self, op: torch._ops.OpOverload, leaves: Sequence[Any], mine: Sequence[torch.Tensor]
+    ) -> None:
+        """As torch does for other devices; host tensors of no dimension may meet any."""
+        devices = {x.device for x in mine}
+        if mine and op not in _TAKES_HOST_TENSORS:
+            devices |= {x.device for x in leaves if isinstance(x, torch.Tensor) and x.dim()}
+        if len(devices) > 1:
+            raise DeviceError(
+                f"{name_of(op)} got tensors of {', '.join(sorted(map(str, devices)))}: expected "
+                "all tensors to be on the same device",
+                hint=f"move them with .to('{mine[0].device}')",
+            )
+
     def _is_ours(self, x: object) -> bool:
         return isinstance(x, torch.Tensor) and x.device.type == self._backend.name
 
@@ -84,7 +105,7 @@ class HostFallback:
     def _download(self, tensors: Sequence[torch.Tensor]) -> dict[int, _Span]:
         wanted: dict[int, tuple[torch.Tensor, int, int]] = {}
         for tensor in tensors:
-            low, high = _bytes_of(tensor)
+            low, high = span(tensor)
             if low < high:
                 key = tensor.untyped_storage()._cdata
                 _, first, last = wanted.get(key, (tensor, low, high))
@@ -93,21 +114,21 @@ class HostFallback:
         for key, (tensor, low, high) in wanted.items():
             low -= low % _STEP
             host = torch.empty(high - low, dtype=torch.uint8, device="cpu")
-            span = _Span(tensor.untyped_storage().data_ptr(), low, tensor.get_device(), host)
-            self.copies.download(span.address + low, host, span.device)
-            spans[key] = span
+            held = _Span(tensor.untyped_storage().data_ptr(), low, tensor.get_device(), host)
+            self.copies.download(held.address + low, host, held.device)
+            spans[key] = held
         return spans
 
     def _twin(self, tensor: torch.Tensor, spans: dict[int, _Span]) -> torch.Tensor:
         """The tensor's view of its storage's host copy."""
-        span = spans.get(tensor.untyped_storage()._cdata)
-        if span is None or not tensor.numel():
+        held = spans.get(tensor.untyped_storage()._cdata)
+        if held is None or not tensor.numel():
             return torch.empty_strided(
                 tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
             )
         size = tensor.element_size()
-        whole = span.host[: span.host.numel() // size * size].view(tensor.dtype)
-        offset = tensor.storage_offset() - span.first // size
+        whole = held.host[: held.host.numel() // size * size].view(tensor.dtype)
+        offset = tensor.storage_offset() - held.first // size
         twin = whole.as_strided(tensor.shape, tensor.stride(), offset)
         if tensor.is_conj():
             twin = torch._conj(twin)
@@ -122,7 +143,7 @@ class HostFallback:
         twins: dict[int, torch.Tensor],
     ) -> dict[str, Any]:
         """Sends what was written back; gives the written arguments by their alias's name."""
-        hosts = {span.host.untyped_storage()._cdata for span in spans.values()}
+        hosts = {held.host.untyped_storage()._cdata for held in spans.values()}
         named: dict[str, Any] = {}
         dirty = set()
         for k, argument in enumerate(op._schema.arguments):
@@ -138,16 +159,22 @@ class HostFallback:
                     tensor.resize_(twin.shape)
                     self.copies.copy(twin, tensor)
         for key in dirty:
-            span = spans[key]
-            self.copies.upload(span.host, span.address + span.first, span.device)
+            held = spans[key]
+            self.copies.upload(held.host, held.address + held.first, held.device)
         return named
 
     def _results(
         self, op: torch._ops.OpOverload, result: Any, written: dict[str, Any], index: int
     ) -> Any:
         def back(x: Any) -> Any:
-            if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+            if not isinstance(x, torch.Tensor):
                 return x
+            if x.layout != torch.strided:
+                raise UnsupportedCase(
+                    f"{name_of(op)} gives a tensor of {x.layout}, which {self._backend.name} "
+                    "cannot hold",
+                    hint="do it on the host: tensor.cpu() first",
+                )
             made = self._backend.empty(x.shape, x.dtype, index, x.stride())
             return self.copies.copy(x, made)
 
@@ -163,15 +190,6 @@ class HostFallback:
         if not op._schema.returns:
             return None
         return tuple(given) if several else given[0]
-
-
-def _bytes_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """First and one-past-last byte of its storage that a tensor touches."""
-    if not tensor.numel():
-        return 0, 0
-    first = int(tensor.storage_offset())
-    last = first + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return first * tensor.element_size(), (last + 1) * tensor.element_size()
 
 
 def _device(leaves: Sequence[Any]) -> torch.device | None:

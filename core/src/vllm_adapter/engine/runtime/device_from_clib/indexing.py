@@ -16,32 +16,45 @@ from vllm_adapter.engine.runtime.device_from_clib.calls import (
     merged_stride,
     operand,
 )
-from vllm_adapter.engine.runtime.device_from_clib.native import NUMBERS, Native, Number, Table
+from vllm_adapter.engine.runtime.device_from_clib.native import (
+    NUMBERS,
+    Native,
+    Number,
+    Part,
+    Table,
+)
 
 aten: Final = torch.ops.aten
 _INTEGERS: Final = (torch.int64, torch.int32)
 
 
 class Indexing:
-    """Kernels that move elements, and the table of the operators that they serve."""
+    """Kernels that move elements, and the operators that they serve."""
 
     def __init__(self, native: Native) -> None:
         self._native = native
 
-    def table(self) -> Table:
-        """The kernels of this file by operator."""
-        return {
+    def parts(self) -> list[Part]:
+        """The kernels of this file by operator, with the functions that they are made of."""
+        by_number: Table = {
             aten.index_select.default: self._index_select,
             aten.index.Tensor_out: self._index,
             aten._index_put_impl_.default: self._index_put,
             aten.index_copy.out: self._index_copy,
-            aten.gather.out: self._gather,
-            aten.cat.out: self._cat,
+        }
+        filling: Table = {
             aten.fill_.Scalar: self._fill,
             aten.fill_.Tensor: self._fill_tensor,
             aten.zero_.default: self._zero,
             aten.arange.start_out: self._arange,
         }
+        return [
+            # Several indices become one by arithmetic on them.
+            Part(("index", "binary", "unary", "fill"), by_number),
+            Part(("gather",), {aten.gather.out: self._gather}),
+            Part(("unary",), {aten.cat.out: self._cat}),
+            Part(("fill",), filling),
+        ]
 
     # -- rows by number --------------------------------------------------------------------------
 

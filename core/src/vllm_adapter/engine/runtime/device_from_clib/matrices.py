@@ -6,31 +6,28 @@ from typing import Any, Final
 
 import torch
 
+from vllm_adapter.engine.runtime.device_from_clib.arithmetic import Arithmetic
 from vllm_adapter.engine.runtime.device_from_clib.calls import CODES, Operand, operand
-from vllm_adapter.engine.runtime.device_from_clib.native import Kernel, Native, Number, Table
+from vllm_adapter.engine.runtime.device_from_clib.native import Native, Number, Part, Table
 
 aten: Final = torch.ops.aten
 
 
 class Matrices:
-    """Multiplying kernels; `add` and `mul` are the elementwise kernels of those operators."""
+    """Multiplying kernels, and the operators that they serve."""
 
-    def __init__(self, native: Native, add: Kernel, mul: Kernel) -> None:
+    def __init__(self, native: Native, elementwise: Arithmetic) -> None:
         self._native = native
-        self._add = add
-        self._mul = mul
+        self._elementwise = elementwise
 
-    def table(self) -> Table:
-        """The kernels of this file by operator."""
-        return {
-            aten.mm.out: self._product,
-            aten.bmm.out: self._product,
-            aten.addmm.out: self._sum,
-            aten.baddbmm.out: self._sum,
-        }
+    def parts(self) -> list[Part]:
+        """The kernels of this file by operator, with the functions that they are made of."""
+        products: Table = {aten.mm.out: self._product, aten.bmm.out: self._product}
+        sums: Table = {aten.addmm.out: self._sum, aten.baddbmm.out: self._sum}
+        return [Part(("matmul",), products), Part(("matmul", "binary", "unary"), sums)]
 
     def _product(self, x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> Any:
-        if not (x.dtype == y.dtype == out.dtype and x.dtype in CODES):
+        if not (x.dtype == y.dtype == out.dtype and x.device == y.device and x.dtype in CODES):
             return NotImplemented
         parts = [_batched(operand(t)) for t in (out, x, y)]
         return out if self._native.queue("matmul", 0, *parts) else NotImplemented
@@ -52,8 +49,8 @@ class Matrices:
         if beta not in (0, 1) or self._product(x, y, out=made) is NotImplemented:
             return NotImplemented
         if beta:
-            return self._add(base, made, alpha=alpha, out=out)
-        return self._mul(made, alpha, out=out)
+            return self._elementwise.binary("add", base, made, alpha=alpha, out=out)
+        return self._elementwise.binary("mul", made, alpha, out=out)
 
     def _linear(
         self, bias: torch.Tensor, x: torch.Tensor, y: torch.Tensor, out: torch.Tensor

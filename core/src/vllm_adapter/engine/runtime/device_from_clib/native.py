@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -22,6 +22,18 @@ from vllm_adapter.engine.runtime.device_from_clib.copies import Copies
 Kernel = Callable[..., Any]
 Table = Mapping[torch._ops.OpOverload, Kernel]
 Number = bool | int | float
+
+
+class Part(NamedTuple):
+    """Kernels by operator, and the library's functions that they are made of.
+
+    Each operator may need any of the functions: `unary` casts what has another dtype.
+    """
+
+    functions: tuple[str, ...]
+    table: Table
+
+
 NUMBERS: Final = (bool, int, float)
 _FILL: Final = struct.Struct("@ddqq")
 
@@ -42,6 +54,7 @@ class Native:
         """out = value, or value + i * step over a one-dimensional out."""
         if out.dtype not in CODES:
             return False
+        value = bool(value) if out.dtype == torch.bool else value
         whole, whole_step = int_of(value), int_of(step or 0)
         numbers = _FILL.pack(float(value), float(step or 0), whole, whole_step)
         return self.queue("fill", int(step is not None), operand(out), more=numbers)
@@ -50,11 +63,13 @@ class Native:
         self, x: torch.Tensor | Number, dtype: torch.dtype, shape: Sequence[int], device: int
     ) -> Operand | None:
         """A tensor or number as an operand of that dtype and shape; None: it cannot be one."""
-        if isinstance(x, NUMBERS) or x.device.type == "cpu":
-            value = x if isinstance(x, NUMBERS) else x.item()
+        value = number_of(x)
+        if value is not None:
             x = self.backend.empty((), dtype, device)
             if not self.fill(x, value):
                 return None
+        elif not isinstance(x, torch.Tensor) or x.get_device() != device:
+            return None
         elif x.dtype != dtype:
             if dtype not in CODES or x.dtype not in CODES:
                 return None

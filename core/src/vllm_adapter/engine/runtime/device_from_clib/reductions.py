@@ -10,7 +10,7 @@ import torch
 
 from vllm_adapter.clib import abi
 from vllm_adapter.engine.runtime.device_from_clib.calls import Operand, merged_stride, operand
-from vllm_adapter.engine.runtime.device_from_clib.native import Kernel, Native, Number, Table
+from vllm_adapter.engine.runtime.device_from_clib.native import Kernel, Native, Number, Part
 from vllm_adapter.engine.runtime.device_from_clib.storage import contiguous_strides
 
 aten: Final = torch.ops.aten
@@ -20,13 +20,13 @@ _EMPTY: Final = ("sum", "all", "any")
 
 
 class Reductions:
-    """Reducing kernels, and the table of the operators that they serve."""
+    """Reducing kernels, and the operators that they serve."""
 
     def __init__(self, native: Native) -> None:
         self._native = native
 
-    def table(self) -> Table:
-        """The kernels of this file by operator."""
+    def parts(self) -> list[Part]:
+        """The kernels of this file by operator, with the functions that they are made of."""
         reduce, all_of = self._reduce, self._all_of
         table: dict[Any, Kernel] = {
             aten.sum.IntList_out: partial(reduce, "sum"),
@@ -46,7 +46,7 @@ class Reductions:
             packet = getattr(aten, name)
             for overload in ("out", "dims_out", "all_out"):
                 table[getattr(packet, overload)] = partial(reduce, name)
-        return table
+        return [Part(("reduce", "unary"), table)]
 
     def _reduce(
         self,
@@ -74,12 +74,10 @@ class Reductions:
         def work(target: Operand) -> bool:
             if len(target.shape) != len(kept):
                 target = target.ordered(*kept)  # keepdim
-            if len(rows.shape) == 2 and len(kept) > 1:  # made two-dimensional
+            if len(rows.shape) != len(kept) + 1:  # too many dimensions to be kept apart
                 if target.strides != contiguous_strides(target.shape):
                     return False
                 target = target._replace(shape=rows.shape[:1], strides=(1,))
-            if len(rows.shape) > abi.MAX_DIMS:
-                return False
             return self._native.queue("reduce", abi.REDUCE.index(kind), target, rows)
 
         return out if self._native.into(out, _result(kind, out.dtype), work) else NotImplemented
@@ -94,9 +92,10 @@ class Reductions:
                 shape, strides = (*head.shape, length), (*head.strides, stride)
                 return given._replace(shape=shape, strides=strides)
         dense = self._native.copies.contiguous(x.permute(*kept, *over))
-        count = prod(x.shape[d] for d in kept)
-        flat = operand(dense)._replace(shape=(count, length), strides=(length, 1))
-        return flat
+        shape = (*head.shape, length)
+        if len(shape) > abi.MAX_DIMS:
+            shape = (prod(head.shape), length)
+        return operand(dense)._replace(shape=shape, strides=contiguous_strides(shape))
 
     def _all_of(self, kind: str, x: torch.Tensor) -> Any:
         out = self._native.backend.empty((), x.dtype, x.get_device())

@@ -14,7 +14,7 @@ from vllm_adapter.engine.runtime.device_from_clib.copies import Copies
 from vllm_adapter.engine.runtime.device_from_clib.fallback import HostFallback
 from vllm_adapter.engine.runtime.device_from_clib.indexing import Indexing
 from vllm_adapter.engine.runtime.device_from_clib.matrices import Matrices
-from vllm_adapter.engine.runtime.device_from_clib.native import Kernel, Native, Table
+from vllm_adapter.engine.runtime.device_from_clib.native import Kernel, Native, Part
 from vllm_adapter.engine.runtime.device_from_clib.reductions import Reductions
 from vllm_adapter.engine.runtime.device_from_clib.storage import contiguous_strides
 from vllm_adapter.errors import DeviceError
@@ -50,23 +50,34 @@ def register(backend: Backend) -> None:
     for table in tables:
         for op, kernel in table.items():
             own.impl(op, kernel, KEY)
-    for op, kernel in natives(Native(backend, copies)).items():
-        own.impl(op, _or_on_host(op, kernel, fallback), KEY)
+    for part in _natives(Native(backend, copies)):
+        for op, kernel in part.table.items():
+            own.impl(op, _or_on_host(op, kernel, fallback), KEY)
+    # The bits of a lazy conjugate or negative are for `copy` to see: resolving them, as torch does
+    # for an operator that it does not know, is a copy itself, and would come back for ever.
+    for bit in ("Conjugate", "Negative"):
+        own.impl(aten._copy_from.default, torch.library.fallthrough_kernel, bit)
     others.fallback(fallback, KEY)
     # Without it every operator inside torch.autocast(<our device>) fails.
     others.fallback(torch.library.fallthrough_kernel, f"Autocast{KEY}")
 
 
-def natives(native: Native) -> Table:
-    """Every operator that is made of the library's tensor work."""
-    elementwise = Arithmetic(native).table()
-    matrices = Matrices(native, elementwise[aten.add.out], elementwise[aten.mul.out])
-    return {
-        **elementwise,
-        **Reductions(native).table(),
-        **Indexing(native).table(),
-        **matrices.table(),
-    }
+def kernels_by_function(backend: Backend) -> dict[str, set[torch._ops.OpOverload]]:
+    """By each function of the ABI's plain tensor work: the operators that may need it.
+
+    Where a library leaves the function NULL, these are what may run on the host.
+    """
+    found: dict[str, set[torch._ops.OpOverload]] = {"unary": {aten.copy_.default}}
+    for functions, table in _natives(Native(backend, Copies(backend, HostFallback(backend)))):
+        for name in functions:
+            found.setdefault(name, set()).update(table)
+    return found
+
+
+def _natives(native: Native) -> list[Part]:
+    elementwise = Arithmetic(native)
+    files = (elementwise, Reductions(native), Indexing(native), Matrices(native, elementwise))
+    return [part for file in files for part in file.parts()]
 
 
 def _or_on_host(op: torch._ops.OpOverload, kernel: Kernel, fallback: HostFallback) -> Kernel:

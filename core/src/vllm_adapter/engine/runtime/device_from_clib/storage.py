@@ -13,11 +13,9 @@ import torch
 
 from vllm_adapter.clib.library import Library
 from vllm_adapter.engine.runtime.clib.dlpack import device_bytes
-from vllm_adapter.errors import OutOfMemory
+from vllm_adapter.errors import DeviceError, OutOfMemory
 
 CPU: Final = torch._C.DispatchKey.CPU
-_COMPOSITE: Final = torch._C.DispatchKey.CompositeExplicitAutograd
-"""Where view(dtype) has its kernel: to call it by the key of a backend ends the interpreter."""
 _AS_STRIDED: Final = torch.ops.aten.as_strided.default
 _VIEW_DTYPE: Final = torch.ops.aten.view.dtype
 
@@ -35,15 +33,20 @@ def empty(
         torch.OutOfMemoryError: nothing was allocated.
         NoSuchDevice, DeviceError: the device cannot be used.
     """
+    if min(shape, default=0) < 0:
+        raise DeviceError(
+            f"a tensor cannot have the shape {list(shape)}", hint="extents must not be negative"
+        )
     library.open(device)
     strides = contiguous_strides(shape) if strides is None else strides
     try:
         raw = device_bytes(library, reach(shape, strides) * dtype.itemsize, device)
     except OutOfMemory as error:  # what torch's own callers catch
         raise torch.OutOfMemoryError(str(error)) from error
-    # Not through the dispatcher: the result would be a view of the bytes, which autograd follows.
+    # Below autograd, which would take the result for a view of the bytes.
     if dtype != torch.uint8:
-        raw = _VIEW_DTYPE._op_dk(_COMPOSITE, raw, dtype)
+        with torch._C._AutoDispatchBelowAutograd():
+            raw = _VIEW_DTYPE(raw, dtype)
     made: torch.Tensor = _AS_STRIDED._op_dk(CPU, raw, shape, strides, 0)
     return made
 
