@@ -59,12 +59,8 @@ def sim(sim_path):
 
 @pytest.fixture(scope="session")
 def runtime(sim):
-    """The library's runtime, under a name that torch knows."""
-    import torch
-    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-
+    """The library's runtime; its device is torch's `sim` for the rest of the process."""
     from vllm_adapter.engine.runtime.clib import ClibRuntime
+    from vllm_adapter.engine.runtime.device_from_clib import enable
 
-    if torch._C._get_privateuse1_backend_name() != "sim":
-        _setup_privateuseone_for_python_backend("sim")
-    return ClibRuntime(sim, "sim")
+    return ClibRuntime(sim, "sim", enable("sim", sim).streams)

@@ -44,10 +44,40 @@ static va_status info(int32_t device, va_device_info *i) {
 }
 static va_status ok_device(int32_t device) { (void)device; return VA_OK; }
 static int32_t fork_state(void) { return 0; }
+static void give_back(va_managed_tensor *self) {
+  (void)self;
+  fprintf(stdout, "given back\n");
+  fflush(stdout);
+}
 static va_status allocate(int32_t device, uint64_t size, uint64_t alignment,
                           va_managed_tensor **out) {
   (void)device; (void)size; (void)alignment;
   *out = NULL;
+  static int64_t shape = 8;
+  static va_managed_tensor made = {.tensor = {.device = {12, 0}, .ndim = 1, .dtype = {1, 8, 1},
+                                              .shape = &shape},
+                                   .deleter = give_back};
+#ifdef FAULT_OTHER_DEVICE
+  made.tensor.device.id = 5;
+  *out = &made;
+#endif
+#ifdef FAULT_OTHER_DTYPE
+  made.tensor.dtype.bits = 16;
+  *out = &made;
+#endif
+#ifdef FAULT_OTHER_SIZE
+  shape = 7;
+  *out = &made;
+#endif
+#ifdef FAULT_NO_SHAPE
+  made.tensor.shape = NULL;
+  *out = &made;
+#endif
+#ifdef FAULT_NO_DELETER
+  made.deleter = NULL;
+  *out = &made;
+#endif
+  (void)made;
 #ifdef FAULT_STRANGE_STATUS
   return 77;
 #endif

@@ -182,3 +182,27 @@ def test_no_child_process_no_loading(faulty, monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", refused)
     assert "no child process can be started: no more processes" in refusal(path)[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("OTHER_DEVICE", r"gives a tensor of shape \[8\], device \(type 12, id 5\)"),
+        ("OTHER_DTYPE", r"dtype \(code 1, bits 16, lanes 1\)"),
+        ("OTHER_SIZE", r"gives a tensor of shape \[7\]"),
+        ("NO_SHAPE", "gives a tensor of shape 1"),
+    ],
+)
+def test_memory_that_torch_would_mistake_is_refused_and_given_back(faulty, capfd, fault, sentence):
+    from vllm_adapter.engine.runtime.clib import device_bytes
+
+    with pytest.raises(DeviceError, match=sentence):
+        device_bytes(Library(faulty(fault)), 8, 0)
+    assert capfd.readouterr().out == "given back\n"
+
+
+def test_memory_without_a_deleter_is_refused(faulty):
+    from vllm_adapter.engine.runtime.clib import device_bytes
+
+    with pytest.raises(DeviceError, match="gives memory without a deleter"):
+        device_bytes(Library(faulty("NO_DELETER")), 8, 0)

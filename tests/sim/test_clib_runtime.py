@@ -244,7 +244,7 @@ def test_a_stream_of_another_device_or_runtime_is_refused(runtime):
     with pytest.raises(DeviceError, match=r"is no stream of libsim"):
         runtime.synchronize_stream(0, torch.Stream("cpu"))
     cpu = FrameworkRuntime("cpu")
-    with pytest.raises(DeviceError, match="is no stream of torch's"):
+    with pytest.raises(DeviceError, match="is no stream of a cpu device"):
         cpu.copy_host_to_device(cpu.allocate_memory(4, 0), memoryview(b"abcd"), stream=other)
 
 
@@ -407,3 +407,31 @@ sys.exit(back != bytes([5]) * 64)
 def test_a_wait_holds_although_its_event_is_out_of_reach(sim_path):
     slow = {**os.environ, "SIM_FAULT": "slow:300"}
     subprocess.run([sys.executable, "-c", WAITS, str(sim_path)], check=True, timeout=60, env=slow)
+
+
+UNKNOWN_TO_TORCH = """
+import sys
+from pathlib import Path
+from vllm_adapter.clib.library import Library
+from vllm_adapter.engine.runtime.clib import ClibRuntime
+from vllm_adapter.errors import DeviceError
+
+runtime = ClibRuntime(Library(Path(sys.argv[1])), "sim")
+try:
+    runtime.allocate_memory(1000, 0)
+except DeviceError as error:
+    print(error)
+print(runtime.memory_stats(0).live_allocations)
+"""
+
+
+def test_memory_of_a_device_that_torch_does_not_know_is_refused_and_freed(sim_path):
+    done = subprocess.run(
+        [sys.executable, "-c", UNKNOWN_TO_TORCH, str(sim_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "torch has no device for this library's memory" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0"

@@ -167,9 +167,9 @@ class FrameworkRuntime(RuntimeAdapter):
             target.copy_(source)
             self.synchronize_stream(device_id)
             return
-        if not isinstance(stream, torch.Stream):
+        if not isinstance(stream, torch.Stream) or stream.device.type != self.torch_type:
             raise DeviceError(
-                f"{stream!r} is no stream of torch's",
+                f"{stream!r} is no stream of a {self.torch_type} device of torch's",
                 hint="make it with create_stream of this runtime",
             )
         with stream:

@@ -22,6 +22,9 @@ _LARGEST: Final = 2**62
 _NEW_CAPSULE: Final = ctypes.PYFUNCTYPE(
     ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
 )(("PyCapsule_New", ctypes.pythonapi))
+_IS_UNUSED: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
 _NAME: Final = b"dltensor"  # PyCapsule keeps the pointer, not the text
 
 
@@ -49,12 +52,15 @@ def device_bytes(
             hint="report it to the library's vendor",
         )
     given = abi.ManagedTensor.from_address(managed.value)
-    _check(library, given, size, device_id)
+    capsule: Any = _NEW_CAPSULE(managed, _NAME, None)
     try:
-        capsule: Any = _NEW_CAPSULE(managed, _NAME, None)
+        _check(library, given, size, device_id)
         tensor: torch.Tensor = torch._C._from_dlpack(capsule)
     except BaseException as error:
-        given.deleter(managed)
+        # torch may fail after it has taken the memory over, and has released it then.
+        # upstream: pytorch@2.13 torch/csrc/utils/tensor_new.cpp:tensor_fromDLPackImpl
+        if _IS_UNUSED(capsule, _NAME) and given.deleter:
+            given.deleter(managed)
         if isinstance(error, ModuleNotFoundError):
             raise DeviceError(
                 "torch has no device for this library's memory",
@@ -69,6 +75,11 @@ def _check(library: Library, given: abi.ManagedTensor, size: int, device_id: int
     tensor = given.tensor
     seen = (tensor.device_type, tensor.device_id, tensor.code, tensor.bits, tensor.lanes)
     one_dim = tensor.ndim == 1 and bool(tensor.shape)
+    if not given.deleter:
+        raise DeviceError(
+            f"{library.path.name}: allocate gives memory without a deleter",
+            hint="report it to the library's vendor",
+        )
     if seen != (abi.DL_EXT_DEV, device_id, 1, 8, 1) or not one_dim or tensor.shape[0] != size:
         shape = [tensor.shape[i] for i in range(tensor.ndim)] if one_dim else tensor.ndim
         raise DeviceError(
