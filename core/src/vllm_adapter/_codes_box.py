@@ -1,7 +1,5 @@
-"""Codes VA14 to VA19: what is wrong with a box that has the right drivers and packages.
-
-VA14 containers and permissions; VA15 the choice of platform and operators; VA16 visible devices;
-VA17 health and memory; VA18 topology; VA19 system and network.
+"""Codes VA14 containers and permissions; VA15 the choice of platform and operators; VA16 visible
+devices.
 """
 
 from __future__ import annotations
@@ -61,6 +59,40 @@ BOX_CODES: Final = (
         "'local_world_size (8) must be less than or equal to the number of visible devices (0)'",
     ),
     Code(
+        "VA1407",
+        "the container runtime gives no device",
+        "Docker or another runtime cannot give the container its device: the vendor's "
+        "toolkit is not installed or not registered, or it failed on the host.",
+        "make the vendor's tool work on the host first; install and register its "
+        "container toolkit; restart the runtime.",
+        "'could not select device driver \"\" with capabilities: [[gpu]]'; 'nvidia- "
+        "container-cli: initialization error'",
+    ),
+    Code(
+        "VA1408",
+        "Kubernetes gives no device",
+        "No node has the resource free, or the vendor's device plug-in does not run there.",
+        "`kubectl describe node`: look at Allocatable; check the device plug-in's pods.",
+        "'0/3 nodes are available: 3 Insufficient nvidia.com/gpu'",
+    ),
+    Code(
+        "VA1409",
+        "the container may not open its device any more",
+        "Nodes are there, and the kernel's device rules (cgroup), SELinux or AppArmor "
+        "forbid them: often after systemd reloaded its units under a running container.",
+        "restart the container; give nodes with --device, not as volumes; relax the label.",
+        "'Failed to initialize NVML: Unknown Error'; 'avc: denied'; '/dev/...: Operation "
+        "not permitted'",
+    ),
+    Code(
+        "VA1410",
+        "processes cannot share device memory",
+        "Handles of device memory cannot cross from one process to another: separate IPC "
+        "namespaces, a seccomp profile, or an allocator that cannot share.",
+        "start all workers in one container with --ipc=host (and SYS_PTRACE for AMD and Intel).",
+        "'cudaIpcOpenMemHandle failed'; 'hipIpcOpenMemHandle'; '/dev/dri/by-path' in oneCCL",
+    ),
+    Code(
         "VA1501",
         "two platforms are active",
         "vLLM allows one active platform and refuses to start with two.",
@@ -110,6 +142,37 @@ BOX_CODES: Final = (
         "'... is not currently supported on the NPU backend and will fall back to run on the CPU'",
     ),
     Code(
+        "VA1507",
+        "Triton counts another number of drivers than one",
+        "With no driver Triton sees no GPU; with two a second backend is installed. vLLM "
+        "then switches Triton off and fails later with unrelated errors.",
+        "make the GPU visible, or uninstall the second backend (triton-cpu).",
+        "'0 active drivers ([]). There should only be one.'; 'Triton is installed but 2 "
+        "active driver(s) found'",
+    ),
+    Code(
+        "VA1508",
+        "vLLM found no platform",
+        "Each platform of vLLM said no. What each said is logged at level DEBUG only.",
+        "`vllm-adapter doctor --vllm`, or VLLM_LOGGING_LEVEL=DEBUG; follow the other findings.",
+        "'Failed to infer device type'; 'UnspecifiedPlatform'",
+    ),
+    Code(
+        "VA1509",
+        "the attention backend does not run on this device",
+        "Backends need certain architectures, head sizes and data types.",
+        "leave the backend to vLLM's own choice.",
+        "'FlashAttention only supports Ampere GPUs or newer'",
+    ),
+    Code(
+        "VA1510",
+        "a worker was forked after the device was opened",
+        "Threads and mappings of a driver do not survive a fork.",
+        "set VLLM_WORKER_MULTIPROC_METHOD=spawn, and guard the script with `if __name__ "
+        "== '__main__':`.",
+        "'Cannot re-initialize CUDA in forked subprocess'",
+    ),
+    Code(
         "VA1601",
         "visible-devices variables filter twice",
         "Two variables of the same vendor are set (or Ray sets one): the second counts within "
@@ -127,162 +190,25 @@ BOX_CODES: Final = (
         "three GPUs in torch, four rows in the topology",
     ),
     Code(
-        "VA1701",
-        "a device fell off the bus or is lost",
-        "The kernel driver lost contact with the device.",
-        "drain the box and power-cycle it; if it returns, have the card, its power and its slot "
-        "checked.",
-        "'GPU is lost'; Xid 79; 'has fallen off the bus'",
+        "VA1603",
+        "a visible-devices variable hides every device, or names one that is not here",
+        "The variable is empty, or counts devices that this process was not given.",
+        "unset it, or list the numbers that the vendor's tool shows in the same place.",
+        "CUDA_VISIBLE_DEVICES='' or 7 in a container of one GPU",
     ),
     Code(
-        "VA1702",
-        "a device is throttled",
-        "Its clock is held down by temperature or by a power cap.",
-        "check cooling and the power cap of the finding; expect lower rates until then.",
-        "an active thermal or power throttle reason; power at its cap with low clocks",
+        "VA1604",
+        "a visible-devices variable holds a UUID where numbers are read",
+        "Some releases of vLLM and of its tools read numbers only.",
+        "upgrade, or give numbers.",
+        "\"invalid literal for int() with base 10: 'MIG-...'\"",
     ),
     Code(
-        "VA1703",
-        "another program holds the device",
-        "Memory of the device is in use by a process that is not ours.",
-        "end that process, choose another device, or lower --gpu-memory-utilization.",
-        "memory in use on one device of many, before anything was started",
-    ),
-    Code(
-        "VA1704",
-        "a device could not be initialised",
-        "The kernel driver found the device and could not start it.",
-        "leave it out (visible-devices variable); reload the driver or power-cycle the box; if "
-        "it stays, have the card checked.",
-        "'Failed to initialize hl2. Device is NOT usable !'",
-    ),
-    Code(
-        "VA1705",
-        "out of device memory",
-        "An allocation failed while nearly all of the device was taken.",
-        "lower --gpu-memory-utilization, --max-model-len or --max-num-seqs, or use more devices.",
-        "'... out of memory. Tried to allocate ...'",
-    ),
-    Code(
-        "VA1706",
-        "less device memory is free than was asked for",
-        "vLLM asks at start for a share of the whole memory, and another process holds too much "
-        "of it.",
-        "find the process that holds the memory with the vendor's tool and end it, or lower "
-        "--gpu-memory-utilization.",
-        "'Free memory on device ... is less than desired GPU memory utilization'",
-    ),
-    Code(
-        "VA1707",
-        "the device's memory has uncorrectable errors",
-        "The driver counts uncorrectable memory errors, or waits to retire pages or rows.",
-        "drain and reset the device; replace it if the count grows.",
-        "Xid 48, 63, 64, 94, 95; uncorrectable ECC errors above 0",
-    ),
-    Code(
-        "VA1801",
-        "a link is weaker than its siblings",
-        "Pairs of the same fabric have different numbers of lanes.",
-        "check bridges and cables of the pairs in the finding; keep tensor parallel groups on "
-        "the strong pairs.",
-        "NV17 beside NV18; NV4 beside NV8",
-    ),
-    Code(
-        "VA1802",
-        "a link is not the same in both directions",
-        "The matrix names another link from A to B than from B to A: usually a broken link.",
-        "check the fabric's state with the vendor's tool, and its log.",
-        "an asymmetric link matrix",
-    ),
-    Code(
-        "VA1803",
-        "devices made for a fabric show no fabric link",
-        "SXM or OAM modules are always wired to a fabric. None of these shows a link: the fabric "
-        "manager is not running, or a virtual machine was given devices without it.",
-        "start nvidia-fabricmanager (same version as the driver); in a virtual machine ask for "
-        "the whole fabric partition.",
-        "A100-SXM4 with SYS and PXB only",
-    ),
-    Code(
-        "VA1804",
-        "a device's NUMA node is unknown",
-        "The tool printed nothing for it, or its text was cut. It is not guessed.",
-        "read /sys/bus/pci/devices/BDF/numa_node on the box (`vllm-adapter facts` does).",
-        "a blank or N/A affinity cell",
-    ),
-    Code(
-        "VA1805",
-        "the network card is on another socket than the device",
-        "RDMA then crosses the link between the sockets.",
-        "use a card on the device's own node, or put the job on the other socket's device.",
-        "SYS between GPU and NIC",
-    ),
-    Code(
-        "VA1806",
-        "devices cannot reach each other's memory",
-        "Peer access is not supported between them.",
-        "switch peer access off (NCCL_P2P_DISABLE=1, --disable-custom-all-reduce); prefer "
-        "pipeline or data parallel.",
-        "GNS or CNS in `nvidia-smi topo -p2p`",
-    ),
-    Code(
-        "VA1807",
-        "all devices name the same CPUs on a machine of several sockets",
-        "Either all devices hang on one socket, or a container's CPU set hides the rest.",
-        "trust it for binding, and check with `lscpu` on the host if that was not meant.",
-        "one CPU affinity for all rows on a two-socket host",
-    ),
-    Code(
-        "VA1901",
-        "a port of the collective library is taken",
-        "Another job on this host holds the port that the library listens on.",
-        "set HCCL_IF_BASE_PORT (and HCCL_NPU_SOCKET_PORT_RANGE) to a free range, or end the "
-        "other job.",
-        "EJ0003 'Failed to bind the IP port'; EI0019",
-    ),
-    Code(
-        "VA1902",
-        "a collective could not set up its network",
-        "The collective library found no usable RDMA device, link or address.",
-        "check the link state and the interface variables (NCCL_SOCKET_IFNAME, NCCL_IB_HCA, "
-        "HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME).",
-        "connection timed out in NCCL, RCCL or HCCL at start",
-    ),
-    Code(
-        "VA1903",
-        "Android without device nodes",
-        "An Android or Termux system shows applications no accelerator node; vendors' stacks do "
-        "not run there.",
-        "run on the CPU (VA_FALLBACK=allow), or on a Linux system of the same chip.",
-        "Termux or Android in the report",
-    ),
-    Code(
-        "VA1904",
-        "CPUs are offline",
-        "Some CPUs of the box are switched off: bindings that name them fail.",
-        "bind to online CPUs only, or switch them on.",
-        "'Off-line CPU(s) list' in lscpu",
-    ),
-    Code(
-        "VA1905",
-        "this CPU is slow in bfloat16",
-        "Without AVX-512 BF16 or AMX the CPU emulates bfloat16 and cannot use the matrix "
-        "routines.",
-        "use float32 on this CPU, or a CPU with AVX-512 BF16 or AMX.",
-        "a CPU build on a CPU with AVX2 only",
-    ),
-    Code(
-        "VA1906",
-        "the device shares the host's memory",
-        "CPU and device use the same memory: what one takes, the other lacks.",
-        "count the memory once; leave room for the host when setting --gpu-memory-utilization.",
-        "MI300A, Grace, an integrated GPU",
-    ),
-    Code(
-        "VA1907",
-        "only an integrated GPU is here",
-        "It uses system memory and is not taken for an accelerator unless asked.",
-        "run on the CPU, or ask for it by name with `vllm-adapter devices --role main=...`.",
-        "a laptop without a discrete GPU",
+        "VA1605",
+        "more devices were asked for than are visible",
+        "Tensor and pipeline parallel sizes together need that many devices in this "
+        "process (or Ray cluster).",
+        "lower the sizes, or make more devices visible.",
+        "'World size (8) is larger than the number of available GPUs (4)'",
     ),
 )

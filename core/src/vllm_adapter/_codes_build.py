@@ -1,4 +1,4 @@
-"""Codes VA10 to VA13: the report itself; drivers; builds and packages; data types."""
+"""Codes VA10, VA11 and VA13: the report itself; drivers; data types."""
 
 from __future__ import annotations
 
@@ -104,113 +104,77 @@ BUILD_CODES: Final = (
         "hangs or 'invalid argument' from ROCm with healthy device nodes",
     ),
     Code(
-        "VA1201",
-        "torch is a build for another device",
-        "A device is on this box, and the installed torch was built without support for it: a "
-        "CPU build on a GPU machine, or a build of another vendor.",
-        "install the torch build of this device; inside a container start it with its devices.",
-        "'Is CUDA available: False' on a machine with a GPU; torch ends in +cpu",
+        "VA1110",
+        "the kernel driver is not loaded",
+        "The vendor's kernel module is not in the running kernel: not installed, not "
+        "built for this kernel after an upgrade, refused by Secure Boot, or blacklisted. "
+        "A container uses the host's.",
+        "load it on the host (`modprobe nvidia`, amdgpu, habanalabs, neuron); where that "
+        "fails, reinstall the driver for `uname -r`.",
+        "'NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver'; "
+        "'ROCk module is NOT loaded'; 'habanalabs driver is not loaded'",
     ),
     Code(
-        "VA1202",
-        "vLLM and torch are builds for different devices",
-        "The vLLM wheel holds kernels for one device, and torch was built for another: its "
-        "libraries cannot be loaded.",
-        "install vLLM and torch as a matching pair, in a fresh environment.",
-        "'libcudart.so.12: cannot open shared object file' beside a +cpu torch",
+        "VA1111",
+        "the runtime counts no device",
+        "The vendor's runtime was loaded and finds no device in this process: the nodes "
+        "are not in the container or may not be opened, the user-space driver is missing, "
+        "or a visible-devices variable hides all.",
+        "make the vendor's tool show a device in the same place first (`vllm-adapter "
+        "container` prints the flags), then unset the visible-devices variables.",
+        "'No HIP GPUs are available'; 'XPU device count is zero'; 'no MUSA-capable device "
+        "is detected'; 'No CUDA GPUs are available' beside a working nvidia-smi",
     ),
     Code(
-        "VA1203",
-        "torch has no code for this device's architecture",
-        "The torch build does not list the device's architecture, and no compatible one.",
-        "install a torch build whose list holds it, or an older release that still did.",
-        "'no kernel image is available for execution on the device'; 'invalid device function'",
+        "VA1112",
+        "Ascend's driver and CANN do not go together",
+        "The host's driver or firmware is older than the CANN of this environment needs "
+        "(or far newer). It also shows as a hang at the first call.",
+        "compare the versions with the table of CANN's release; upgrade driver, then "
+        "firmware, on the host.",
+        "'error code is 507008' or 507899 of aclInit or SetDevice",
     ),
     Code(
-        "VA1204",
-        "an extension has no code for this device's architecture",
-        "The message comes from a package beside torch (flashinfer, LoRA kernels, xformers): its "
-        "wheel was built without this architecture, or its kernels need a newer one.",
-        "switch that feature off (another attention backend, no LoRA), or build the package for "
-        "this architecture.",
-        "'no kernel image is available' with the path of an extension",
+        "VA1113",
+        "a stub of libcuda is loaded",
+        "The CUDA toolkit has a libcuda for linking only. The loader found it before the "
+        "driver's.",
+        "take the stubs folder out of LD_LIBRARY_PATH.",
+        "error 34: 'CUDA driver is a stub library'",
     ),
     Code(
-        "VA1205",
-        "two packages disagree about a symbol",
-        "A shared library asks another one for a symbol that it does not have: they were built "
-        "against different releases, or with another C++ ABI.",
-        "install the two packages of the finding as a matching pair; unset LD_LIBRARY_PATH where "
-        "it points at another copy.",
-        "'undefined symbol: ...'",
+        "VA1114",
+        "CUDA cannot be initialised",
+        "A driver answers, and its first call fails without a reason: nvidia-uvm is not "
+        "loaded or hangs (often after sleep), its node is missing, or the environment was "
+        "changed too late.",
+        "reload nvidia_uvm or reboot; check /dev/nvidia-uvm.",
+        "'CUDA unknown error - this may be due to an incorrectly set up environment'; error 999",
     ),
     Code(
-        "VA1206",
-        "a shared library is missing",
-        "The loader does not find a system library in this environment. In a container the "
-        "host's packages do not count.",
-        "install the package that holds it, in the image itself.",
-        "'error while loading shared libraries: libgomp.so.1'",
+        "VA1115",
+        "the loaded driver does not support this device",
+        "The driver's branch has dropped the device, does not know it yet, or is of the "
+        "wrong kind: Blackwell works with the open kernel modules only.",
+        "install the branch that lists the device; for Blackwell nvidia-open.",
+        "'NVRM: The NVIDIA GPU ... is not supported by the ... driver release'",
     ),
     Code(
-        "VA1207",
-        "the C library is older than a wheel needs",
-        "A compiled package needs a newer glibc (or libstdc++) than this system has.",
-        "use a newer system or image, or build the package here.",
-        '"version `GLIBC_2.32\' not found"',
+        "VA1116",
+        "nvidia-smi finds no libcuda",
+        "The driver answers NVML, and no libcuda.so.1 answers: the container was given "
+        "the tools without the compute libraries.",
+        "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility (or all), "
+        "and run ldconfig.",
+        "'CUDA Version: N/A' or 'ERR!' in nvidia-smi outside of WSL",
     ),
     Code(
-        "VA1208",
-        "torch is not installed",
-        "The report says that there is no torch. The hardware may be fine.",
-        "install torch (the build of this device) first, then vLLM.",
-        "'PyTorch version: N/A'",
-    ),
-    Code(
-        "VA1209",
-        "vLLM's compiled kernels are missing",
-        "vllm._C cannot be imported because it is not there: a source tree that was not built, "
-        "a folder named vllm in the way, or a wheel for another Python.",
-        "install a wheel, or build the tree; do not start Python inside the source folder.",
-        "\"No module named 'vllm._C'\"",
-    ),
-    Code(
-        "VA1210",
-        "two copies of an OpenMP library, or its memory is reserved too late",
-        "libgomp needs static thread-local memory and is loaded after too much else took it; "
-        "often two copies are loaded (torch's own and the system's).",
-        "LD_PRELOAD the libgomp of the message, or import torch first; keep one copy.",
-        "'libgomp...: cannot allocate memory in static TLS block'",
-    ),
-    Code(
-        "VA1211",
-        "vLLM and its plug-in are of different releases",
-        "A name that the plug-in imports is not in the installed vLLM (or the other way round). "
-        "The hardware is not the cause.",
-        "install the plug-in release that names this vLLM release.",
-        "'cannot import name ... from vllm...' with vllm_ascend or another plug-in",
-    ),
-    Code(
-        "VA1212",
-        "a package's generated files are missing",
-        "A source tree is used that was never built: its version file or compiled module is not "
-        "there.",
-        "install the package with pip (`pip install .` or `-e .`), or use a wheel.",
-        "\"No module named '..._version'\"",
-    ),
-    Code(
-        "VA1213",
-        "the device's kernel package is not installed",
-        "The toolkit has no operator binaries for this chip.",
-        "install the kernels package of this chip and toolkit release.",
-        "'op type ... is not found in this op store'",
-    ),
-    Code(
-        "VA1214",
-        "a Python package is missing or too old",
-        "An import fails in a package that vLLM needs.",
-        "install or upgrade the package that the finding names, then `pip check`.",
-        "'ModuleNotFoundError: No module named ...'",
+        "VA1117",
+        "Gaudi's driver and software are of different releases",
+        "The vendor pairs both by their number.",
+        "install the driver of the software's release on the host, or take the image of "
+        "the driver's release.",
+        "habana-torch-plugin 1.20 beside driver 1.19",
     ),
     Code(
         "VA1301",

@@ -1,6 +1,6 @@
 """The register of VAnnnn codes. `vllm-adapter explain CODE` prints a page, offline.
 
-VA0 manifest, descriptor, certificate and settings; VA1 host (`_codes_build`, `_codes_box`); VA2
+VA0 manifest, descriptor, certificate and settings; VA1 host (`_codes_*`); VA2
 runtime; VA3 operators and models; VA4 plan; VA5 vLLM. A code is never reused for something else.
 """
 
@@ -12,6 +12,8 @@ from typing import Final
 from vllm_adapter._code import Code
 from vllm_adapter._codes_box import BOX_CODES
 from vllm_adapter._codes_build import BUILD_CODES
+from vllm_adapter._codes_packages import PACKAGE_CODES
+from vllm_adapter._codes_state import STATE_CODES
 
 CODES: Final[Mapping[str, Code]] = {
     entry.code: entry
@@ -224,7 +226,8 @@ CODES: Final[Mapping[str, Code]] = {
             "built yet.",
             "read the reason; VA_ADAPTERS=NAME decides between equals.",
         ),
-        *BUILD_CODES,
+        *sorted((*BUILD_CODES, *PACKAGE_CODES), key=lambda entry: entry.code),
         *BOX_CODES,
+        *STATE_CODES,
     )
 }

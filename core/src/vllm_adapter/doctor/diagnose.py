@@ -7,21 +7,55 @@ from collections.abc import Mapping
 from typing import Final
 
 from vllm_adapter.doctor.finding import Finding, Severity
-from vllm_adapter.doctor.rule import MAX_EVIDENCE, Box, Rule, TextRule
+from vllm_adapter.doctor.rule import MAX_EVIDENCE, Box, Rule
+from vllm_adapter.doctor.text_rule import TextRule
 
 KINDS: Final = (
     "driver",
+    "driver_stack",
+    "cuda_errors",
+    "rocm",
+    "ascend",
+    "intel",
+    "others",
     "build",
+    "symbols",
+    "libraries",
+    "python_packages",
+    "toolchain",
     "dtype",
     "container",
+    "container_runtime",
     "platform",
     "visible",
     "health",
+    "kernel_log",
+    "memory",
     "topology",
+    "integrated",
+    "collectives",
     "system",
 )
 """The modules of `doctor.rules`."""
-EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {}
+_UNSEEN: Final = ("VA1508", "VA1507", "VA1503")
+EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {
+    "VA1101": _UNSEEN,
+    "VA1102": _UNSEEN,
+    "VA1103": ("VA1102", "VA1111", *_UNSEEN),
+    "VA1110": ("VA1102", "VA1111", *_UNSEEN),
+    "VA1111": _UNSEEN,
+    "VA1201": ("VA1503",),
+    "VA1202": ("VA1503", "VA1508"),
+    "VA1220": ("VA1508",),
+    "VA1215": ("VA1508",),
+    "VA1404": ("VA1915",),
+    "VA1405": ("VA1915", "VA1902"),
+    "VA1406": ("VA1111", *_UNSEEN),
+    "VA1502": ("VA1503", "VA1508"),
+    "VA1603": ("VA1102", "VA1111", *_UNSEEN),
+    "VA1808": ("VA1803", *_UNSEEN),
+    "VA1902": ("VA1915",),
+}
 """A finding of the first code is the cause of those: they are not said beside it."""
 _ORDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 

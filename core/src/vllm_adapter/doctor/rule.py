@@ -1,20 +1,21 @@
 """What a rule of the doctor is: it looks at one box and says what is wrong, with evidence.
 
 A rule says nothing where it is not sure. Two shapes: a `Rule` around a function of the box, and
-a `TextRule`, for a failure that has a text of its own. Each module of `doctor.rules` has a tuple
-`RULES` of them.
+a `TextRule` (`doctor.text_rule`), for a failure that has a text of its own. Each module of
+`doctor.rules` has a tuple `RULES` of them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from vllm_adapter.codes import CODES
 from vllm_adapter.doctor.finding import Evidence, Finding, Severity
+from vllm_adapter.doctor.searched import Searched
 from vllm_adapter.host.facts import HostFacts, Line
 
 MAX_EVIDENCE: Final = 5
@@ -28,9 +29,39 @@ class Box:
     live: bool = False
 
     @cached_property
-    def text(self) -> str:
-        """The report, line by line; empty where the facts are live."""
-        return "\n".join(line.text for line in self.facts.report)
+    def searched(self) -> Searched:
+        """The report, made ready for many searches."""
+        return Searched(self.facts.report)
+
+    @cached_property
+    def vendors(self) -> frozenset[str]:
+        """Who made the accelerators that are here, those of the processor left out."""
+        return frozenset(one.vendor for one in self.facts.accelerators if not one.integrated)
+
+    @property
+    def wsl(self) -> bool:
+        """Whether this Linux runs in Windows."""
+        return bool({"wsl1", "wsl2"} & set(self.facts.os.environment))
+
+    @property
+    def container(self) -> bool:
+        """Whether this is known to be inside a container."""
+        inside = {"container", "docker", "podman", "kubernetes"}
+        return bool(inside & set(self.facts.os.environment))
+
+    @cached_property
+    def other_runtime(self) -> str | None:
+        """The adapter name of a runtime other than CUDA that this torch or its plug-in is for."""
+        torch, packages = self.facts.torch, dict(self.facts.packages)
+        for name, adapter in _COMPANIONS.items():
+            if name in packages:
+                return adapter
+        if torch and torch.hip:
+            return "rocm"
+        extension = packages.get("intel-extension-for-pytorch", "")
+        if "xpu" in extension or (torch and (torch.xpu or torch.local == "xpu")):
+            return "xpu"  # the extension's other build is for the CPU
+        return None
 
     def lines(self, pattern: str | re.Pattern[str]) -> Iterator[tuple[Line, re.Match[str]]]:
         """Every line of the report in which the pattern is found."""
@@ -39,6 +70,16 @@ class Box:
             found = compiled.search(line.text)
             if found:
                 yield line, found
+
+    def told(
+        self, pattern: str | re.Pattern[str], words: Iterable[str] = ()
+    ) -> Iterator[tuple[Line, re.Match[str]]]:
+        """As `lines`, of what somebody's program said: no source code, no advice, no level DEBUG.
+
+        With `words` (in small letters), only lines with one of them are looked at.
+        """
+        for lines, found in self.searched.told(pattern, tuple(words)):
+            yield lines[0], found
 
     def says(self, pattern: str | re.Pattern[str]) -> bool:
         """Whether the report has such a line."""
@@ -52,6 +93,21 @@ class Box:
         if found or not otherwise:
             return found
         return (Evidence(otherwise, "host facts"),)
+
+
+_COMPANIONS: Final = {
+    "torch-npu": "ascend",
+    "torch-xla": "tpu",
+    "libtpu": "tpu",
+    "tpu-inference": "tpu",
+    "habana-torch-plugin": "gaudi",
+    "torch-musa": "musa",
+    "torch-mlu": "mlu",
+    "torch-gcu": "enflame",
+    "torch-neuronx": "neuron",
+    "torch-rbln": "rebellions",
+}
+"""Packages that bring a device of their own to a torch which knows none."""
 
 
 def quoted(line: Line) -> Evidence:
@@ -76,35 +132,3 @@ def finding(
 ) -> Finding:
     """A finding; without an action of its own it has the register's."""
     return Finding(code, severity, tuple(evidence), cause, action or CODES[code].action)
-
-
-@dataclass(frozen=True, slots=True)
-class TextRule:
-    """A failure that names itself. `cause` and `action` are format strings of the named groups.
-
-    `unless` are patterns that take the meaning away wherever they stand in the report; `only` is
-    one that must stand somewhere. `on` is a further condition on the box.
-    """
-
-    code: str
-    pattern: str
-    cause: str
-    action: str = ""
-    severity: Severity = Severity.ERROR
-    unless: tuple[str, ...] = ()
-    only: str = ""
-    on: Callable[[Box], bool] | None = field(default=None)
-
-    def check(self, box: Box) -> Iterator[Finding]:
-        """One finding for each distinct wording, with every line that says it."""
-        if any(box.says(one) for one in self.unless) or (self.only and not box.says(self.only)):
-            return
-        if self.on is not None and not self.on(box):
-            return
-        grouped: dict[tuple[str, str], list[Evidence]] = {}
-        for line, match in box.lines(self.pattern):
-            words = {name: text or "" for name, text in match.groupdict().items()}
-            said = (self.cause.format(**words), self.action.format(**words))
-            grouped.setdefault(said, []).append(quoted(line))
-        for (cause, action), evidence in grouped.items():
-            yield finding(self.code, evidence[:MAX_EVIDENCE], cause, action, self.severity)

@@ -7,7 +7,9 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from vllm_adapter.doctor.finding import Evidence, Finding
-from vllm_adapter.doctor.rule import Box, Rule, TextRule, finding
+from vllm_adapter.doctor.rule import Box, Rule, finding
+from vllm_adapter.doctor.rules._where import ascend, cuda_known
+from vllm_adapter.doctor.text_rule import TextRule
 from vllm_adapter.known_vendors import adapters_for
 
 _NODES: Final = {
@@ -69,22 +71,50 @@ def _closed_nodes(box: Box) -> Iterator[Finding]:
         )
 
 
+def _npu(box: Box) -> bool:
+    torch = box.facts.torch
+    return ascend(box) and not cuda_known(box) and not (torch and (torch.hip or torch.xpu))
+
+
+def _no_npu(box: Box) -> bool:
+    return not _npu(box)
+
+
+_OPEN: Final = (
+    r"(?i)(?:unable|failed|cannot|could not|can't|error)[^\n]*?(?:open|access)\w*:?[^\n]*?"
+    r"(?P<node>/dev/(?:kfd|dri|nvidia|davinci|accel|hl|mtgpu|mxcd|cambricon|hisi|devmm|mkfd|neuron|"
+    r"vfio|xpu|iluvatar)[\w./-]*)"
+)
+_WORDS: Final = tuple(
+    f"/dev/{name}"
+    for name in "kfd dri nvidia davinci accel hl mtgpu mxcd cambricon hisi devmm mkfd neuron vfio "
+    "xpu iluvatar".split()
+)
+
 RULES: Final = (
     Rule("VA1401", _absent_nodes),
     Rule("VA1402", _closed_nodes),
     TextRule(
         "VA1401",
-        r"(?i)(?:unable|failed|cannot|could not)[^\n]*?(?:open|access) (?P<node>/dev/[\w./-]+)"
-        r"[^\n]*no such file",
+        _WORDS,
+        _OPEN + r"[^\n]*(?:no such file|no such device)",
         "{node} is not there: the container was started without it, or the kernel driver is not "
         "loaded",
         "start the container with it (ROCm: `--device /dev/kfd --device /dev/dri`); "
         "`vllm-adapter container` prints all flags",
     ),
     TextRule(
+        "VA1401",
+        ("error gathering device information", "no such file or directory"),
+        r"(?i)(?:gathering device information while adding custom device|device node)[^\n]*?"
+        r"(?P<node>/dev/[\w./-]+)[^\n]*no such file",
+        "the host itself has no {node}: its kernel driver is not loaded",
+        "load the vendor's kernel driver on the host, then start the container again",
+    ),
+    TextRule(
         "VA1403",
-        r"(?i)(?:unable|failed|cannot|could not)[^\n]*?(?:open|access) (?P<node>/dev/[\w./-]+)"
-        r"[^\n]*invalid argument",
+        _WORDS,
+        _OPEN + r"[^\n]*(?:invalid argument|input/output error)",
         "{node} is there and its groups are fine; the kernel refuses to open it: the kernel "
         "driver and this user space do not fit, or a nested container (seccomp, user namespace) "
         "forbids it",
@@ -92,33 +122,57 @@ RULES: Final = (
         "`--security-opt seccomp=unconfined` and without a user namespace of its own",
     ),
     TextRule(
+        "VA1409",
+        _WORDS,
+        _OPEN + r"[^\n]*operation not permitted",
+        "the container's device rules (cgroup) forbid {node}, although the file is there: it was "
+        "mounted as a volume",
+        "give it with `--device {node}` (a volume is not enough); with LXC add a "
+        "lxc.cgroup2.devices.allow line",
+    ),
+    TextRule(
         "VA1402",
-        r"(?i)(?P<node>/dev/(?:dri/renderD\d+|dri/card\d+|kfd|nvidia[\w-]*|davinci\w*|accel[\w/]*|"
-        r"mtgpu[\w.]*|mxcd|hl\d+|cambricon\w*|devmm_svm|hisi_hdc)):? [^\n]*permission denied"
-        r"(?:[^\n]*owner=[\w-]+\(\d+\):(?P<group>[\w-]+)\((?P<number>\d+)\))?",
-        "this user may not open {node}, which belongs to group {group} {number}",
+        _WORDS,
+        r"(?i)(?P<node>/dev/(?:dri/renderD\d+|dri/card\d+|kfd|nvidia[\w-]*|davinci\w*|"
+        r"accel[\w/]*|hl\d+|mtgpu[\w.]*|mxcd|cambricon\w*))\W{1,4}permission denied"
+        r"(?:[^\n]*?:(?P<group>\w+)\((?P<number>\d+)\))?",
+        "this user is not in the group that owns {node} ({group})",
         "add the user to the node's group by its number (`--group-add {number}`; groups video "
         "and render): for computing, /dev/dri/renderD* and /dev/kfd count, and card* does not",
     ),
     TextRule(
         "VA1402",
-        r"(?i)(?:unable|failed|cannot|could not)[^\n]*?(?:open|access) (?P<node>/dev/[\w./-]+)"
-        r"[^\n]*permission denied",
+        _WORDS,
+        _OPEN + r"[^\n]*permission denied",
         "this user may not open {node}",
         "add the user to the node's group by its number (`ls -ln {node}`)",
     ),
     TextRule(
-        "VA1404",
-        r"(?i)/dev/shm[^\n]*(?:no space left|too small)|unable to (?:open|allocate) shared memory"
-        r"|insufficient shared memory|bus error[^\n]*shm",
-        "the shared memory of this container is used up",
+        "VA1402",
+        ("not a member of", "render group", "video group"),
+        r"(?i)(?:user|\w+) is not (?:a )?member of (?:the )?[\"']?(?P<group>render|video)[\"']? "
+        r"group",
+        "this user is not in the group {group}, which owns the device nodes",
+        "`sudo usermod -aG render,video $USER` and log in again; in a container `--group-add` "
+        "with the host's number",
+        unless=(r"(?i)Unable to open /dev/kfd read-write: Invalid argument",),
     ),
     TextRule(
         "VA1406",
+        ("visible devices (0)",),
         r"(?i)visible devices \(0\)",
         "torch_npu counts no device in this process",
         "in this order: /dev/davinci*, /dev/davinci_manager, /dev/devmm_svm and /dev/hisi_hdc in "
         "the container; ASCEND_RT_VISIBLE_DEVICES (inside, numbers start at 0 again); the mounts "
         "of /usr/local/Ascend/driver and npu-smi; `npu-smi info`",
+        on=_npu,
+    ),
+    TextRule(
+        "VA1111",
+        ("visible devices (0)",),
+        r"(?i)visible devices \(0\)",
+        "the runtime counts no device in this process, and workers were asked for",
+        "make the vendor's tool show a device here first; unset the visible-devices variable",
+        on=_no_npu,
     ),
 )

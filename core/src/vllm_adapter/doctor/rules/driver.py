@@ -6,49 +6,33 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from vllm_adapter.doctor.finding import Evidence, Finding, Severity
-from vllm_adapter.doctor.rule import Box, Rule, TextRule, finding, quoted
+from vllm_adapter.doctor.finding import Evidence, Finding
+from vllm_adapter.doctor.rule import Box, Rule, finding, quoted
+from vllm_adapter.doctor.rules._cuda_driver import driver_of, is_older, runtime_of
 from vllm_adapter.driver_tables import (
     cuda_of_driver,
     decode_cuda,
-    full_driver,
     minimum_driver,
 )
-from vllm_adapter.driver_versions import older, parse_version
-from vllm_adapter.host.facts import Driver
+from vllm_adapter.host.facts import Driver, Line
 
 _TOO_OLD: Final = re.compile(r"driver on your system is too old \(found version (?P<number>\d+)\)")
 _NO_LIBCUDA: Final = re.compile(r"libcuda\.so[.\d]*: cannot open shared object file")
 _ERROR_35: Final = re.compile(
-    r"(?i)CUDA driver version is insufficient for CUDA runtime version|no CUDA-capable device is "
-    r"detected|Found no NVIDIA driver on your system"
+    r"(?i)CUDA driver version is insufficient for CUDA runtime version"
+    r"|Found no NVIDIA driver on your system|cudaErrorInsufficientDriver"
 )
-_ZERO: Final = re.compile(r"^\W*Driver Version:?\s*0\s*$|CUDA Version: ERR!")
+_NO_DEVICE: Final = re.compile(
+    r"(?i)no CUDA-capable device is detected|No CUDA GPUs are available|CUDA_ERROR_NO_DEVICE"
+    r"|NVMLError_LibraryNotFound|NVML Shared Library Not Found"
+)
+_NO_DEVICE_WORDS: Final = (
+    "no cuda-capable", "no cuda gpus", "error_no_device", "nvmlerror_libr", "nvml shared libr",
+)  # fmt: skip
 _OLDEST: Final = "450.80.02"
 """Of any runtime that vLLM's or torch's builds still have (CUDA 11): facts of driver_tables."""
 _OLDEST_ARCH: Final = 5
 """Compute capability (major) of the oldest device in any torch 2 build's list."""
-
-
-def _driver(box: Box) -> Driver | None:
-    """The NVIDIA driver that counts: under WSL the Windows host's."""
-    return box.facts.driver("windows") or box.facts.driver("nvidia")
-
-
-def _is_older(version: str, than: str) -> bool:
-    one, other = parse_version(version), parse_version(than)
-    return bool(one and other and older(one, other))
-
-
-def _runtime(box: Box) -> str | None:
-    """The CUDA runtime that torch was built with, as far as the report tells."""
-    torch = box.facts.torch
-    if torch is None:
-        return None
-    if torch.cuda:
-        return torch.cuda
-    built = re.fullmatch(r"cu(\d{2})(\d)", torch.local or "")
-    return f"{built[1]}.{built[2]}" if built else None
 
 
 def _default_runtime(version: str | None) -> str | None:
@@ -58,21 +42,45 @@ def _default_runtime(version: str | None) -> str | None:
     return {11: "13.0", 12: "13.0", 13: "13.0", 14: "13.2"}.get(minor)
 
 
-def _too_old(box: Box) -> Iterator[Finding]:
-    said = [(line, match) for line, match in box.lines(_TOO_OLD)]
-    driver = _driver(box)
-    runtime = _runtime(box)
-    torch = box.facts.torch
-    if runtime is None and torch and torch.version and not torch.local:
-        runtime = _default_runtime(torch.version)
+def _insufficient(box: Box) -> list[Line]:
+    words = ("is insufficient for", "found no nvidia driver", "insufficientdriver")
+    return [line for line, _ in box.told(_ERROR_35, words)]
+
+
+def _below(box: Box, driver: Driver | None) -> bool | None:
+    """Whether the driver is below what this runtime needs; None where one is not known.
+
+    A driver that starts CUDA 12 and not 13 is below, where an error says that it is too old and
+    the runtime is not told.
+    """
+    runtime = _wanted_runtime(box)
     minimum = minimum_driver(runtime) if runtime else None
-    below = bool(driver and minimum and _is_older(driver.version, minimum))
-    if not said and not (below and torch and not torch.available):
+    if driver is None:
+        return None
+    if minimum:
+        return is_older(driver.version, minimum)
+    return is_older(driver.version, minimum_driver("13") or "") or None
+
+
+def _wanted_runtime(box: Box) -> str | None:
+    runtime, torch = runtime_of(box), box.facts.torch
+    if runtime is None and torch and torch.version and not torch.local and not torch.hip:
+        return _default_runtime(torch.version)
+    return runtime
+
+
+def _too_old(box: Box) -> Iterator[Finding]:
+    said = [(line, match) for line, match in box.told(_TOO_OLD, ("found version",))]
+    driver, runtime, torch = driver_of(box), _wanted_runtime(box), box.facts.torch
+    minimum = minimum_driver(runtime) if runtime else None
+    below = bool(driver and minimum and is_older(driver.version, minimum))
+    vague = _insufficient(box) if _below(box, driver) else []
+    if not said and not vague and not (below and torch and not torch.available):
         return
     serves = decode_cuda(int(said[0][1]["number"])) if said else None
     if serves is None and driver:
         serves = cuda_of_driver(driver.version)
-    evidence = [quoted(line) for line, _ in said[:2]]
+    evidence = [quoted(line) for line, _ in said[:2]] + [quoted(line) for line in vague[:2]]
     if driver:
         evidence.append(Evidence(f"driver {driver.version}", driver.source))
     has = f"driver {driver.version} (CUDA {serves})" if driver else f"the driver (CUDA {serves})"
@@ -106,8 +114,8 @@ def _other_build(serves: str | None) -> str:
 
 def _for_every_runtime(box: Box) -> Iterator[Finding]:
     """A driver below all supported runtimes, and devices that no build has code for."""
-    driver = _driver(box)
-    if driver and _is_older(driver.version, _OLDEST) and not box.says(_TOO_OLD):
+    driver = driver_of(box)
+    if driver and is_older(driver.version, _OLDEST) and not box.says(_TOO_OLD):
         serves = cuda_of_driver(driver.version)
         told = f" (CUDA {serves})" if serves else ""
         yield finding(
@@ -135,86 +143,62 @@ def _for_every_runtime(box: Box) -> Iterator[Finding]:
 
 def _unreachable(box: Box) -> Iterator[Finding]:
     """No driver at all. The same CUDA error also means an old driver: told apart by evidence."""
-    missing = [quoted(line) for line, _ in box.lines(_NO_LIBCUDA)][:2]
-    failed = [quoted(line) for line, _ in box.lines(_ERROR_35)][:2]
-    if not missing and not failed:
+    if not _cuda_is_meant(box):
         return
-    driver = _driver(box)
+    missing = [quoted(line) for line, _ in box.told(_NO_LIBCUDA, ("libcuda.so",))][:2]
+    failed = [quoted(line) for line in _insufficient(box)][:2]
+    none = [quoted(line) for line, _ in box.told(_NO_DEVICE, _NO_DEVICE_WORDS)][:2]
+    driver = driver_of(box)
     if driver and not missing:
-        return  # the driver answers: its version is judged, or the message is about something else
-    inside = "container" in box.facts.os.environment
-    where = " (this is a container)" if inside else ""
+        yield from _not_here(box, driver, failed, none)
+        return
+    if not missing and not failed and not none:
+        return
+    where = " (this is a container)" if box.container else ""
     yield finding(
         "VA1102",
-        [*missing, *failed],
+        [*missing, *failed, *none],
         f"no NVIDIA driver can be reached from here{where}: libcuda.so.1 or the device nodes are "
         "not there. It is not a matter of versions"
-        + ("" if missing else ", although the message speaks of one"),
+        + (", although the message speaks of one" if failed and not missing else ""),
         "check that /dev/nvidiactl and libcuda.so.1 exist; start the container with `--gpus all` "
         "and the NVIDIA container toolkit, or install the driver on the host",
     )
 
 
-def _minor_version(box: Box) -> Iterator[Finding]:
-    """CUDA works on a driver that is older than the toolkit's own: good, with a reservation."""
-    driver, runtime, torch = _driver(box), _runtime(box), box.facts.torch
-    if not (driver and runtime and torch and torch.available):
-        return
-    full, minimum = full_driver(runtime), minimum_driver(runtime)
-    if full and minimum and _is_older(driver.version, full):
-        if _is_older(driver.version, minimum) or "windows" in (driver.component,):
-            return
-        serves, asked = cuda_of_driver(driver.version), parse_version(runtime)
-        own = parse_version(serves) if serves else None
-        if own and asked and not older(own, asked):
-            return  # the branch serves this CUDA version in full
+def _cuda_is_meant(box: Box) -> bool:
+    """Whether CUDA's absence is a fault here: on another vendor's box it is the rule."""
+    if box.other_runtime or (box.vendors and "cuda" not in box.vendors):
+        return False
+    vllm, torch = box.facts.vllm, box.facts.torch
+    if vllm and vllm.platform and vllm.platform not in ("cuda", "unspecified"):
+        return False
+    return not (torch and (torch.local or "").startswith("cpu"))
+
+
+def _not_here(
+    box: Box, driver: Driver, failed: list[Evidence], none: list[Evidence]
+) -> Iterator[Finding]:
+    """A driver answers on the host, and the program that failed did not reach it, or a device."""
+    answers = [Evidence(f"driver {driver.version}", driver.source)]
+    if failed and not _below(box, driver):
         yield finding(
-            "VA1105",
-            [
-                Evidence(f"driver {driver.version} (CUDA {serves})", driver.source),
-                Evidence(f"torch built with CUDA {runtime}, available", "host facts"),
-            ],
-            f"driver {driver.version} runs CUDA {runtime} by minor-version compatibility; code "
-            "compiled from PTX at run time may fail on it",
-            f"nothing; if an error names PTX, upgrade to driver {full} or newer",
-            Severity.WARNING,
+            "VA1102",
+            [*failed, *answers],
+            f"driver {driver.version} is new enough, and the program does not reach it: it runs "
+            "in a container without the GPUs, or finds another libcuda first",
+            "start the container with `--gpus all`; look at `ldconfig -p | grep libcuda` and "
+            "LD_LIBRARY_PATH for stubs and cuda-compat folders",
         )
-
-
-def _wsl(box: Box) -> Iterator[Finding]:
-    if not {"wsl2", "wsl1"} & set(box.facts.os.environment):
-        return
-    zero = [
-        quoted(line) for line, _ in box.lines(r"^\W*Driver Version:?\s*0\s*$|CUDA Version: ERR!")
-    ]
-    dx = [quoted(line) for line, _ in box.lines(r"(?i)dxg|dxcore.*(?:fail|error)")]
-    torch = box.facts.torch
-    if zero or (dx and torch and torch.available is False):
+    elif none:
         yield finding(
-            "VA1106",
-            [*zero, *dx][:4],
-            "Windows gives this WSL no CUDA: its driver answers with version 0, so that there is "
-            "no libcuda from a Windows driver, or this Windows build has none for WSL 2",
-        )
-
-
-def _forward_compatibility(box: Box) -> Iterator[Finding]:
-    """A libcuda that is newer than the kernel driver's branch."""
-    driver, told = box.facts.driver("nvidia"), box.facts.driver("cuda")
-    if not (driver and told) or "wsl2" in box.facts.os.environment:
-        return
-    own = cuda_of_driver(driver.version)
-    mine, theirs = parse_version(own) if own else None, parse_version(told.version)
-    if mine and theirs and older(mine, theirs):
-        yield finding(
-            "VA1107",
-            [
-                Evidence(f"driver {driver.version} (its branch: CUDA {own})", driver.source),
-                Evidence(f"CUDA {told.version}", told.source),
-            ],
-            f"driver {driver.version} belongs to CUDA {own}, and a libcuda for {told.version} "
-            "answers: a forward-compatibility package is loaded",
-            severity=Severity.NOTE,
+            "VA1111",
+            [*none, *answers],
+            f"driver {driver.version} answers, and the program counts no GPU: "
+            "CUDA_VISIBLE_DEVICES hides all, the container has the libraries without the nodes, "
+            "or a worker of Ray was given no GPU",
+            "in the same place: `nvidia-smi -L`, `ls /dev/nvidia*`, `echo $CUDA_VISIBLE_DEVICES`; "
+            "start the container with `--gpus all`; ask Ray for num_gpus",
         )
 
 
@@ -222,29 +206,4 @@ RULES: Final = (
     Rule("VA1101", _too_old),
     Rule("VA1108", _for_every_runtime),
     Rule("VA1102", _unreachable),
-    Rule("VA1105", _minor_version),
-    Rule("VA1106", _wsl),
-    Rule("VA1107", _forward_compatibility),
-    TextRule(
-        "VA1103",
-        r"(?i)NVML: Driver/library version mismatch|unsupported display driver / cuda driver "
-        r"combination|API mismatch: the (?:client|NVIDIA kernel module)",
-        "the NVIDIA kernel module that is loaded is older than the libraries: they were upgraded "
-        "under it",
-        "reboot, or stop every GPU program and reload the nvidia modules; compare "
-        "/proc/driver/nvidia/version with the libraries' version",
-    ),
-    TextRule(
-        "VA1104",
-        r"(?i)forward compatibility was attempted on non supported HW",
-        "a cuda-compat libcuda is first on the loader's path, and this GPU may not use it "
-        "(only data-centre GPUs may)",
-    ),
-    TextRule(
-        "VA1105",
-        r"(?i)provided PTX was compiled with an unsupported toolchain",
-        "the driver is too old to compile this program's PTX, although it starts programs of this "
-        "CUDA major version",
-        "upgrade the driver to the one that the toolkit of this program ships",
-    ),
 )

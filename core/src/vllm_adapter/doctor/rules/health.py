@@ -7,21 +7,28 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.doctor.finding import Evidence, Finding, Severity
-from vllm_adapter.doctor.rule import Box, Rule, TextRule, finding, quoted
-from vllm_adapter.host.device_facts import Health
+from vllm_adapter.doctor.rule import Box, Rule, finding
+from vllm_adapter.host.device_facts import DeviceProcess, Health
 from vllm_adapter.host.facts import Accelerator
 
-_LOST: Final = re.compile(r"(?i)is lost|fallen off the bus|\bXid\b[^\n]*?: 79\b|no longer present")
-_MEMORY: Final = re.compile(r"(?i)uncorrectable|\bXid\b[^\n]*?: (?:48|63|64|94|95)\b")
-_UNUSABLE: Final = re.compile(
-    r"(?i)not usable|failed to initiali[sz]e|init(?:iali[sz]ation)? failed"
+_LOST: Final = re.compile(
+    r"(?i)is lost|fallen off the bus|\bXid 79\b|no longer present|cannot (?:read|reach) th[ei]s? "
+    r"device"
 )
-_FREE: Final = re.compile(
-    r"Free memory on device(?: \S+)? \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)"
+_MEMORY: Final = re.compile(
+    r"(?i)uncorrectable|\bXid (?:48|63|64|92|94|95|140)\b|failed memory row|\bDBE\b"
+)
+_UNUSABLE: Final = re.compile(
+    r"(?i)not usable|failed to initiali[sz]e|init(?:iali[sz]ation)? failed|RmInitAdapter|"
+    r"fatal error during GPU init|probe .*failed|heartbeat|unresponsive"
 )
 _BUSY_SHARE: Final = 0.10
 """Of a device's memory, beyond what its idle siblings hold."""
-_THROTTLE: Final = re.compile(r"(?i)therm|power|slowdown|brake")
+_THROTTLE: Final = re.compile(r"(?i)therm|power|slowdown|brake|current|prochot|ppt")
+_CAP: Final = re.compile(r"(?i)(?:sw_?|software )?power[_ ]cap|\bppt\b|^socket power$")
+_HALF: Final = 0.5
+_SERVER: Final = re.compile(r"(?i)vllm|sglang|ray::|EngineCore|Worker_TP")
+_UNHEALTHY: Final = ("alarm", "critical", "unknown error", "fault", "abnormal", "warning")
 
 
 def _name(one: Accelerator) -> str:
@@ -66,9 +73,7 @@ def _errors(box: Box) -> Iterator[Finding]:
 
 def _status(box: Box) -> Iterator[Finding]:
     bad = [
-        one
-        for one in box.facts.accelerators
-        if (one.health.status or "ok").lower() in ("alarm", "critical", "unknown error", "fault")
+        one for one in box.facts.accelerators if (one.health.status or "ok").lower() in _UNHEALTHY
     ]
     if bad:
         yield finding(
@@ -86,11 +91,16 @@ def _throttled(box: Box) -> Iterator[Finding]:
         if not active:
             continue
         seen = "; ".join(filter(None, (", ".join(active), figures(one.health))))
+        capped = all(_CAP.search(reason) for reason in active)
+        now, most = one.health.clock_mhz, one.health.clock_max_mhz
+        slow = bool(now and most and now < most * _HALF)
         yield finding(
             "VA1702",
             [Evidence(seen, one.source)],
-            f"{_name(one)} is held down by {', '.join(active)}",
-            severity=Severity.WARNING,
+            f"{_name(one)} is held down by {', '.join(active)}"
+            + (": usual under full load" if capped and not slow else ""),
+            # at its power cap is where a loaded device works
+            severity=Severity.NOTE if capped and not slow else Severity.WARNING,
         )
 
 
@@ -111,6 +121,8 @@ def _held(box: Box) -> Iterator[Finding]:
             above = used - idle if len(devices) > 1 else 0
             if not processes and (above <= total * _BUSY_SHARE or _all_busy(devices, idle)):
                 continue
+            if not box.live and (_loaded(devices) if len(devices) > 1 else _served(processes)):
+                continue  # a report of a box at work
             by = ", ".join(f"{p.name or 'a process'} (pid {p.pid})" for p in processes)
             yield finding(
                 "VA1703",
@@ -123,8 +135,26 @@ def _held(box: Box) -> Iterator[Finding]:
                 ],
                 f"{_name(one)} is held by {by or 'another program'}: {used / 2**30:.1f} GiB are "
                 "gone before a model is loaded",
-                severity=Severity.WARNING,
+                severity=Severity.WARNING if box.live or len(devices) > 1 else Severity.NOTE,
             )
+
+
+def _served(processes: list[DeviceProcess]) -> bool:
+    """Whether all of them are a server's own."""
+    return bool(processes) and all(_SERVER.search(one.name or "") for one in processes)
+
+
+def _loaded(devices: list[Accelerator]) -> bool:
+    """Whether half of the devices or more have a program that a tool names."""
+    held = [
+        one
+        for one in devices
+        if any(
+            (p.memory_bytes or 0) > (one.memory_total_bytes or 1) * _BUSY_SHARE
+            for p in one.processes
+        )
+    ]
+    return len(held) * 2 >= len(devices)
 
 
 def _all_busy(devices: list[Accelerator], idle: int) -> bool:
@@ -137,37 +167,9 @@ def _all_busy(devices: list[Accelerator], idle: int) -> bool:
     return len(busy) * 2 >= len(devices)
 
 
-def _free_memory(box: Box) -> Iterator[Finding]:
-    """vLLM's refusal at start; its words say GPU whatever the device is."""
-    device = next((one.vendor for one in box.facts.accelerators), None)
-    npu = device == "ascend" or box.says(r"(?i)\bnpu\b|ascend")
-    for line, match in box.lines(_FREE):
-        free, total = float(match["free"]), float(match["total"])
-        tool = "npu-smi info" if npu else "the vendor's tool (nvidia-smi, npu-smi, rocm-smi)"
-        yield finding(
-            "VA1706",
-            [quoted(line)],
-            f"{total - free:.1f} of {total:.1f} GiB of the device (an accelerator of any kind: "
-            f"the message says GPU for all) are held by another process",
-            f"find the process with {tool} and end it, or lower --gpu-memory-utilization below "
-            f"{free / total:.2f}",
-        )
-
-
 RULES: Final = (
     Rule("VA1704", _errors),
     Rule("VA1704", _status),
     Rule("VA1702", _throttled),
     Rule("VA1703", _held),
-    Rule("VA1706", _free_memory),
-    TextRule(
-        "VA1705",
-        r"(?P<device>NPU|CUDA|HIP|XPU|MUSA|HPU) out of memory\. Tried to allocate "
-        r"(?P<size>[\d.]+ \w+)(?:[^\n]*?(?P<total>[\d.]+ GiB) total capacity)?"
-        r"(?:[^\n]*?(?P<used>[\d.]+ GiB) already allocated)?",
-        "the {device} device has no {size} left (capacity seen: {total}; in use by this program: "
-        "{used})",
-        "lower --gpu-memory-utilization, --max-model-len or --max-num-seqs, or spread the model "
-        "over more devices; the runtime keeps a part of the nominal memory for itself",
-    ),
 )

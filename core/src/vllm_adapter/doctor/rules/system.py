@@ -1,4 +1,4 @@
-"""The system and the network: ports, collectives, Android, CPUs."""
+"""The system: the report's own faults, Android, CPUs, limits of a process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.doctor.finding import Evidence, Finding, Severity
-from vllm_adapter.doctor.rule import Box, Rule, TextRule, finding
+from vllm_adapter.doctor.rule import Box, Rule, finding
+from vllm_adapter.doctor.text_rule import TextRule
 
 
 def _collector(box: Box) -> Iterator[Finding]:
@@ -50,8 +51,7 @@ def _slow_bfloat16(box: Box) -> Iterator[Finding]:
     on_cpu = not box.facts.accelerators and (
         box.facts.torch is not None and (box.facts.torch.local or "").startswith("cpu")
     )
-    others = ("torch-xla", "torch-npu", "torch-musa", "habana-torch-plugin")
-    if any(box.facts.package(name) for name in others):
+    if box.other_runtime:
         return
     if x86 and on_cpu and "avx2" in flags and not flags & {"avx512_bf16", "amx_bf16", "avx512f"}:
         yield finding(
@@ -69,21 +69,37 @@ RULES: Final = (
     Rule("VA1904", _offline),
     Rule("VA1905", _slow_bfloat16),
     TextRule(
-        "VA1901",
-        r"\bEJ0003\b|\bEI0019\b|Failed to bind the IP port",
-        "another job on this host holds the port that HCCL listens on",
-        "set HCCL_IF_BASE_PORT to a free range (HCCL_NPU_SOCKET_PORT_RANGE for the NPU's own "
-        "cards), or end the other job",
+        "VA1908",
+        ("illegal instruction", "sigill", "does not support avx"),
+        r"(?i)\bIllegal instruction\b|\bSIGILL\b|CPU does not support AVX\w*",
+        "a compiled library uses instructions that this CPU lacks: vLLM's CPU wheel and image "
+        "need AVX-512 (or AVX2, by build), and virtual machines often hide them",
+        "look at `lscpu` for avx512f and avx2; build vLLM here for this CPU (VLLM_CPU_DISABLE_"
+        "AVX512=1 for AVX2), or let the hypervisor pass the host's CPU through",
+        unless=(r"HSA_STATUS_ERROR_ILLEGAL_INSTRUCTION",),
     ),
     TextRule(
-        "VA1902",
-        r"NCCL WARN .*(?:Connection (?:refused|timed out)|No (?:socket )?interface found)"
-        r"|ibv_\w+ failed|EI0006|Bootstrap : no socket interface found",
-        "the collective library could not reach its peers over the network that it chose",
+        "VA1910",
+        ("can't start new thread", "resource temporarily unavailable", "too many open files",
+         "pthread_create", "eagain"),
+        r"(?i)can't start new thread|pthread_create[^\n]*(?:failed|Resource temporarily|EAGAIN|"
+        r"Operation not permitted)|fork[^\n]*Resource temporarily unavailable"
+        r"|Too many open files",
+        "a limit of this process or container is reached: threads (pids), or open files",
+        "`ulimit -u` and `-n`; start the container with `--pids-limit -1 --ulimit nofile=65535` "
+        "(old Docker with a new image: `--security-opt seccomp=unconfined`); OMP_NUM_THREADS=1",
     ),
     TextRule(
-        "VA1405",
-        r"ibv_reg_mr\w* failed.*Cannot allocate memory|RLIMIT_MEMLOCK",
-        "the process may not lock as much memory as RDMA needs",
+        "VA1912",
+        ("mempolicy", "sched_setaffinity", "migrate_pages", "numactl", "libnuma", "mbind"),
+        r"(?i)(?:[sg]et_mempolicy|mbind|numa_migrate_pages|migrate_pages|sched_setaffinity)"
+        r"[^\n]*(?:failed|Operation not permitted|Invalid argument)"
+        r"|numactl: (?:command )?not found|No such file or directory: 'numactl'"
+        r"|libnuma: Warning: (?:cpu|node) argument \S+ is out of range",
+        "this process may not bind itself to CPUs or memory nodes (a container's default), names "
+        "one that it was not given, or numactl is not installed",
+        "start the container with `--cap-add SYS_NICE --security-opt seccomp=unconfined`, bind "
+        "within its cpuset, install numactl; the work goes on without binding, slower",
+        Severity.WARNING,
     ),
-)
+)  # fmt: skip

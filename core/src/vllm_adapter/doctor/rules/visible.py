@@ -8,15 +8,30 @@ from typing import Final
 
 from vllm_adapter.doctor.finding import Evidence, Finding, Severity
 from vllm_adapter.doctor.rule import Box, Rule, finding, quoted
+from vllm_adapter.doctor.text_rule import TextRule
 
 _HIP: Final = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_LIMITS: Final = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+    "MUSA_VISIBLE_DEVICES",
+    "HABANA_VISIBLE_MODULES",
+)
+_NOTHING: Final = re.compile(
+    r"No CUDA GPUs are available|no CUDA-capable device is detected|No HIP GPUs are available"
+    r"|no ROCm-capable device|device count is zero|No XPU devices|visible devices \(0\)"
+    r"|Failed to infer device type"
+)
 _ORDINAL: Final = re.compile(r"(?P<api>HIP|CUDA|hip|cuda)\w* error: invalid device ordinal")
 
 
 def _filtered_twice(box: Box) -> Iterator[Finding]:
     """ROCr's filter counts first, HIP's counts within it. vLLM refuses unlike HIP and CUDA."""
     found = {name: value for name in _HIP if (value := box.facts.variable(name)) is not None}
-    ordinal = [quoted(line) for line, _ in box.lines(_ORDINAL)][:2]
+    ordinal = [quoted(line) for line, _ in box.told(_ORDINAL, ("invalid device ordinal",))][:2]
     hip, rocr = found.get("HIP_VISIBLE_DEVICES"), found.get("ROCR_VISIBLE_DEVICES")
     cuda = found.get("CUDA_VISIBLE_DEVICES")
     said = [Evidence(f"{name}={value}", "environment") for name, value in found.items()]
@@ -83,4 +98,52 @@ def _fewer_than_rows(box: Box) -> Iterator[Finding]:
         )
 
 
-RULES: Final = (Rule("VA1601", _filtered_twice), Rule("VA1602", _fewer_than_rows))
+def _hides_all(box: Box) -> Iterator[Finding]:
+    """A variable that leaves nothing over, where the program then says so."""
+    for name in _LIMITS:
+        value = box.facts.variable(name)
+        if value is None or value.strip() not in ("", "-1", "NoDevFiles"):
+            continue
+        said = [
+            quoted(line)
+            for line, _ in box.told(
+                _NOTHING,
+                ("no cuda", "no hip", "no xpu", "is zero", "visible devices (0)", "infer"),
+            )
+        ]
+        if said:
+            yield finding(
+                "VA1603",
+                [*said[:2], Evidence(f"{name}={value}", "environment")],
+                f"{name} is set to {value or 'nothing'}, which hides every device",
+                f"unset {name}, or list the devices in it",
+            )
+
+
+RULES: Final = (
+    Rule("VA1601", _filtered_twice),
+    Rule("VA1602", _fewer_than_rows),
+    Rule("VA1603", _hides_all),
+    TextRule(
+        "VA1604",
+        (
+            "invalid literal for int() with base 10: 'mig-",
+            "invalid literal for int() with base 10: 'gpu-",
+        ),
+        r"invalid literal for int\(\) with base 10: '(?P<value>(?:MIG|GPU)-[\w-]+)'",
+        "a visible-devices variable names a device by UUID ({value}), and this release reads "
+        "numbers there",
+        "upgrade vLLM, or give numbers: `nvidia-smi -L` shows which; a MIG instance is number 0 "
+        "in a container that was given only it",
+    ),
+    TextRule(
+        "VA1603",
+        ("invalid device id", "nvmlerror_invalidargument", "no devices were found"),
+        r"NVMLError_InvalidArgument: Invalid Argument|AssertionError: Invalid device id"
+        r"|RuntimeError: Invalid device id",
+        "the program asks for a device whose number does not exist here: a visible-devices "
+        "variable names more than the container was given",
+        "`nvidia-smi -L` in the same place; count CUDA_VISIBLE_DEVICES from 0 within the "
+        "container, or unset it",
+    ),
+)

@@ -1,0 +1,116 @@
+"""Pieces of NVIDIA's stack against each other: kernel module, libcuda, toolkit, "
+"Windows' driver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from vllm_adapter.doctor.finding import Evidence, Finding, Severity
+from vllm_adapter.doctor.rule import Box, Rule, finding, quoted
+from vllm_adapter.doctor.rules._cuda_driver import driver_of, is_older, runtime_of
+from vllm_adapter.driver_tables import cuda_of_driver, full_driver, minimum_driver
+from vllm_adapter.driver_versions import older, parse_version
+
+_ZERO: Final = re.compile(r"^\W*Driver Version:?\s*0\s*$|CUDA Version: ERR!")
+_UNKNOWN_CUDA: Final = re.compile(r"Driver Version: \d\S*\s+CUDA Version: (?:ERR!|N/A)")
+
+
+def _minor_version(box: Box) -> Iterator[Finding]:
+    """CUDA works on a driver that is older than the toolkit's own: good, with a reservation."""
+    driver, runtime, torch = driver_of(box), runtime_of(box), box.facts.torch
+    if not (driver and runtime and torch and torch.available):
+        return
+    full, minimum = full_driver(runtime), minimum_driver(runtime)
+    if full and minimum and is_older(driver.version, full):
+        if is_older(driver.version, minimum) or "windows" in (driver.component,):
+            return
+        serves, asked = cuda_of_driver(driver.version), parse_version(runtime)
+        own = parse_version(serves) if serves else None
+        if own and asked and not older(own, asked):
+            return  # the branch serves this CUDA version in full
+        yield finding(
+            "VA1105",
+            [
+                Evidence(f"driver {driver.version} (CUDA {serves})", driver.source),
+                Evidence(f"torch built with CUDA {runtime}, available", "host facts"),
+            ],
+            f"driver {driver.version} runs CUDA {runtime} by minor-version compatibility; code "
+            "compiled from PTX at run time may fail on it",
+            f"nothing; if an error names PTX, upgrade to driver {full} or newer",
+            Severity.NOTE,
+        )
+
+
+def _wsl(box: Box) -> Iterator[Finding]:
+    smi, driver = box.facts.driver("nvidia-smi"), box.facts.driver("nvidia")
+    two = bool(
+        smi and driver and smi.version.partition(".")[0] != driver.version.partition(".")[0]
+    )
+    unknown = [quoted(line) for line, _ in box.lines(_UNKNOWN_CUDA)]
+    if box.wsl or (unknown and two):
+        zero = [quoted(line) for line, _ in box.lines(_ZERO)]
+        dx = [quoted(line) for line, _ in box.lines(r"(?i)dxg|dxcore.*(?:fail|error)")]
+        torch = box.facts.torch
+        if zero or (dx and torch and torch.available is False):
+            yield finding(
+                "VA1106",
+                [*zero, *dx][:4],
+                "Windows gives this WSL no CUDA: its driver answers with version 0 or an error, "
+                "so "
+                "that there is no libcuda from a Windows driver, or this Windows build has none "
+                "for WSL 2",
+            )
+    elif unknown:
+        yield finding(
+            "VA1116",
+            unknown[:2],
+            "nvidia-smi reaches the driver and finds no libcuda.so.1 that answers: the container "
+            "was given the tools without the compute libraries, or libcuda is of another release",
+        )
+
+
+def _two_releases(box: Box) -> Iterator[Finding]:
+    """The kernel's own word against the library's."""
+    kernel, library = box.facts.driver("nvidia"), box.facts.driver("nvml")
+    if kernel is None or library is None or box.wsl or box.facts.driver("windows"):
+        return
+    if "/proc" not in kernel.source and "kernel" not in kernel.source:
+        return
+    mine, theirs = parse_version(kernel.version), parse_version(library.version)
+    if mine and theirs and mine[:2] != theirs[:2]:
+        yield finding(
+            "VA1103",
+            [Evidence(f"{one.component} {one.version}", one.source) for one in (kernel, library)],
+            f"the NVIDIA kernel module is {kernel.version}, and its libraries are "
+            f"{library.version}: they were upgraded under it",
+        )
+
+
+def _forward_compatibility(box: Box) -> Iterator[Finding]:
+    """A libcuda that is newer than the kernel driver's branch."""
+    driver, told = box.facts.driver("nvidia"), box.facts.driver("cuda")
+    if not (driver and told) or "wsl2" in box.facts.os.environment:
+        return
+    own = cuda_of_driver(driver.version)
+    mine, theirs = parse_version(own) if own else None, parse_version(told.version)
+    if mine and theirs and older(mine, theirs):
+        yield finding(
+            "VA1107",
+            [
+                Evidence(f"driver {driver.version} (its branch: CUDA {own})", driver.source),
+                Evidence(f"CUDA {told.version}", told.source),
+            ],
+            f"driver {driver.version} belongs to CUDA {own}, and a libcuda for {told.version} "
+            "answers: a forward-compatibility package is loaded",
+            severity=Severity.NOTE,
+        )
+
+
+RULES: Final = (
+    Rule("VA1105", _minor_version),
+    Rule("VA1106", _wsl),
+    Rule("VA1103", _two_releases),
+    Rule("VA1107", _forward_compatibility),
+)
