@@ -5,7 +5,8 @@ VllmAdapterError
 │   ├── SettingError        a VA_* variable
 │   ├── ManifestError       an adapter.json
 │   ├── CapabilityError     a capability descriptor
-│   └── CertificateError    a certificate file
+│   ├── CertificateError    a certificate file
+│   └── DeviceUnhealthy     a device that is lost, held or throttled, and a policy refuses it
 ├── AdapterError            an adapter cannot be used on this machine
 │   └── LibraryError        a C library that cannot be used, or must not be loaded
 ├── DeviceError             the runtime of a device
@@ -26,8 +27,6 @@ keep its name when it is raised while tracing.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class NewerFormat(UserWarning):
     """A file is of a newer minor version than this release: what is new in it is ignored."""
@@ -39,7 +38,7 @@ class VllmAdapterError(RuntimeError):
     `code` is a key of `vllm_adapter.codes.CODES`; `vllm-adapter explain CODE` prints its page.
     """
 
-    code: ClassVar[str] = "VA0001"
+    code: str = "VA0001"
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
@@ -57,6 +56,12 @@ def _rebuild(kind: type[VllmAdapterError], message: str, hint: str) -> VllmAdapt
     error = kind.__new__(kind)
     VllmAdapterError.__init__(error, message, hint=hint)
     return error
+
+
+def _rebuild_coded(
+    kind: type[DeviceUnhealthy], message: str, hint: str, code: str
+) -> DeviceUnhealthy:
+    return kind(message, hint=hint, code=code)
 
 
 class InputError(VllmAdapterError):
@@ -87,6 +92,19 @@ class CertificateError(InputError):
     """A certificate is missing, not JSON, breaks its schema, or was altered."""
 
     code = "VA0301"
+
+
+class DeviceUnhealthy(InputError):
+    """A device is not in order before it is opened. `code` is that of the finding."""
+
+    code = "VA1704"
+
+    def __init__(self, message: str, *, hint: str, code: str = code) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_coded, (type(self), self.message, self.hint, self.code)
 
 
 class AdapterError(VllmAdapterError):

@@ -44,13 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 if the level is reached."""
-    from vllm_adapter.cli.output import emit_json
+    from vllm_adapter.before_start import look_at
+    from vllm_adapter.cli.output import emit_json, warn
     from vllm_adapter_conformance.reproduce import write_all
     from vllm_adapter_conformance.runner import Order, run_suite
     from vllm_adapter_conformance.target import aim
 
     # Asked first, so that what is missing is a sentence of ours and not of pytest.
     aim(args.name, args.level, device=args.device, seed=args.seed)
+    if args.level != "L0":  # which opens no device
+        look_at(args.name, args.device, warn)
     file = args.output or FOLDER / f"{args.name}-{args.level}.json"
     order = Order(args.name, args.level, args.device, args.seed, file)
     with _Follower(f"{args.name} {args.level}", verbose=args.verbose) as follower:

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     prompt = _prompt(args.prompt)
     _check(args, prompt)
     _set_up_transformers()
+    from vllm_adapter.before_start import look_at
     from vllm_adapter.engine.blame import kernels_blamed
     from vllm_adapter.engine.device import open_device
     from vllm_adapter.engine.integrations.transformers import adapt
@@ -50,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from vllm_adapter.engine.integrations.transformers.load import load
     from vllm_adapter.engine.runtime import typed_out_of_memory
 
+    look_at(args.adapter, args.device, warn)
     opened = open_device(args.adapter, args.device)
     with typed_out_of_memory("loading the model"):
         model, tokenizer = load(args.model, args.dtype)

@@ -8,6 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.cli.output import clean, emit_json
+from vllm_adapter.cli.serve_health import add_health, prepare
+from vllm_adapter.cli.serve_health import start as start_server
 from vllm_adapter.errors import DeviceRefused, InputError
 
 if TYPE_CHECKING:
@@ -22,20 +24,22 @@ example:
   vllm-adapter serve ./my-model --port 8000 --dtype float32
   vllm-adapter serve --dry-run ./my-model --port 8000     prints the command and starts nothing
 
-What follows MODEL is vLLM's and passed on as it is; our own options stand before it. The server
-replaces this process, so that signals and the exit code are its own.
+What follows MODEL is vLLM's and passed on as it is; our own options stand before it. Where there
+is no device to watch (a CPU, --watch 0) the server replaces this process; else it is a child, and
+signals and its exit code are passed on. A device that is lost ends the server with exit code 1.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     parser.add_argument("--dry-run", action="store_true", help="print the command, start nothing")
+    add_health(parser)
     parser.add_argument("model", metavar="MODEL", help="a model's folder or name, for vLLM")
     parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of vLLM")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the choice, the environment and the command; then the server takes over."""
+    """Prints the choice, the environment and the command; then starts the server."""
     from vllm_adapter.selection import select
     from vllm_adapter.settings import Settings
     from vllm_adapter.vllm_install import find_vllm
@@ -59,12 +63,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(_document(start, selection, notes))
         return 0
-    _print(start, selection, notes)
     if args.dry_run:
+        _print(start, selection, notes)
         return 0
-    sys.stdout.flush()
+    plan = prepare(args, start, selection.adapter)
+    _print(plan.launch, selection, notes)
     try:
-        os.execvpe(start.argv[0], start.argv, {**os.environ, **start.environment})
+        return start_server(plan, args.watch)
     except OSError as error:
         raise InputError(
             f"{start.argv[0]} cannot be started: {error.strerror}",
