@@ -229,3 +229,22 @@ def test_a_manifest_of_a_newer_minor_is_read_with_a_warning(tmp_path):
 )
 def test_api_ranges(api, accepted):
     assert api_accepts(api) is accepted
+
+
+@pytest.mark.parametrize(
+    ("kv", "size"),
+    [
+        ({}, 16),
+        ({"block_multiple": 1}, 16),
+        ({"block_multiple": 24}, 24),
+        ({"block_multiple": 12}, 24),
+        ({"block_multiple": 8, "preferred_block": 32}, 32),
+    ],
+)
+def test_a_block_of_the_kv_cache_is_one_that_the_chip_can_use(kv, size):
+    raw = {
+        "schema": "vllm-adapter/capability/1.0",
+        "identity": {"vendor": "Acme", "arch": "a1", "torch_type": "acme"},
+        "kv": kv | {"source": {"kind": "assumed"}},
+    }
+    assert parse_capability(raw, "acme").kv.block_size == size

@@ -75,6 +75,21 @@ def test_bounds_name_their_least_value_but_none_if_they_are_an_upper_one(bounds,
     assert [*values(cap, OPERATORS["rms_norm"], "hidden")][4:] == tried
 
 
+@pytest.mark.parametrize(
+    ("bounds", "tried"),
+    [
+        ({"multiple_of": 24}, [24, 48]),
+        ({"multiple_of": 24, "max": 24}, [24]),
+        ({"multiple_of": 24, "min": 100}, [120, 144]),
+        ({"multiple_of": 16}, []),  # a sample, as are 32 and 128
+        ({"multiple_of": 4}, [4]),
+    ],
+)
+def test_a_multiple_that_no_sample_has_is_tried_twice(bounds, tried):
+    cap = capability(reshape_and_cache=FULL | {"limits": {"block_size": bounds}})
+    assert [*values(cap, OPERATORS["reshape_and_cache"], "block_size")][4:] == tried
+
+
 def test_values_that_only_the_descriptor_names_are_tried():
     cap = capability(paged_attention=FULL | {"limits": {"head_size": [112], "window": [0, 64]}})
     run, absent = collected(cap, "paged_attention")

@@ -21,6 +21,7 @@ from vllm_adapter.decision import (
     Rule,
     decide,
     headline,
+    holds,
 )
 from vllm_adapter.errors import CapabilityError
 from vllm_adapter.operators import DTYPES, OPERATORS, Fact, FactValue, Operator
@@ -193,14 +194,22 @@ def _entries(
 
 
 def _named(fact: Fact, rule: Rule) -> tuple[FactValue, ...]:
-    """The values of a list; of bounds, the least value that keeps them, where they name one."""
+    """The values of a list; of bounds, the least value that keeps them, where they name one.
+
+    Where the samples are not of that multiple, the next value too: one alone would prove little.
+    """
     if isinstance(rule, tuple):
         return rule
     if not {"min", "multiple_of"} & set(rule):
         return ()
     step = rule.get("multiple_of", 1)
     least = math.ceil(max(rule.get("min", 0), step) / step) * step
-    return (type(fact.samples[0])(least),)
+    kind = type(fact.samples[0])
+    named = [kind(least)]
+    others = {value for value in fact.samples if holds(rule, value)} - {least}
+    if "multiple_of" in rule and not others and holds(rule, kind(least + step)):
+        named.append(kind(least + step))
+    return tuple(named)
 
 
 def _bases(capability: Capability, operator: Operator) -> list[Facts]:

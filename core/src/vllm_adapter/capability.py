@@ -100,7 +100,8 @@ class Execution:
 class Numerics:
     """Number formats whose meaning differs between chips.
 
-    `native_fp8` and `native_fp4` are False where the chip has no such matrix unit, None where nobody knows.
+    `native_fp8` and `native_fp4` are False where the chip has no such matrix unit, None where
+    nobody knows.
     """
 
     fp8_flavour: str | None = None
@@ -120,8 +121,9 @@ class Kv:
 
     @property
     def block_size(self) -> int:
-        """Tokens of a block where nobody asks for another size."""
-        return self.preferred_block or DEFAULT_BLOCK
+        """Tokens of a block where nobody asks for another size: one that the chip can use."""
+        step = self.block_multiple or 1
+        return self.preferred_block or -(-DEFAULT_BLOCK // step) * step
 
 
 @dataclass(frozen=True, slots=True)
