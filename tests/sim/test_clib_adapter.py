@@ -165,3 +165,15 @@ def test_va_library_for_an_adapter_without_one_is_refused(site, sim_path):
     done = site.run("-c", OPENED, "cpu", "0", variables={"VA_LIBRARY": str(sim_path)})
     assert "the adapter cpu has no C library that it could replace" in done.stdout
     assert "hint: unset VA_LIBRARY" in done.stdout
+
+
+def test_validate_asks_the_library_that_is_there(acme, site, faulty):
+    package = acme()
+    command = ("-m", "vllm_adapter.cli", "validate", str(package))
+    assert site.run(*command).returncode == 0  # a source tree before its build
+    shutil.copy(faulty("NO_FENCE"), package / "lib" / "libacme.so")
+    done = site.run(*command)
+    assert done.returncode == 1
+    assert "leaves required functions NULL: event_query, fence" in done.stdout
+    shutil.copy(faulty(), package / "lib" / "libacme.so")
+    assert site.run(*command).returncode == 0

@@ -1,7 +1,10 @@
-"""The Python paths that a package's manifest and descriptors name, looked for without imports."""
+"""What a package's manifest and descriptors name: Python paths, looked for without imports, and
+the C library, asked in a child.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +40,8 @@ def _path_faults(file: Path, kind: str, raw: Mapping[str, Any]) -> Iterator[Sche
     package = _package_of(file)
     if package is None:
         return
+    if kind == "manifest":
+        yield from _library_faults(package, raw.get("device", {}).get("library"))
     for pointer, dotted, entry in _named(kind, raw):
         if entry is not None and dotted.startswith(LIBRARY):
             library = (
@@ -49,6 +54,21 @@ def _path_faults(file: Path, kind: str, raw: Mapping[str, Any]) -> Iterator[Sche
             yield SchemaFault(
                 pointer, f"{shown(dotted)}: {problem}", "a path that is there", _MEANING
             )
+
+
+def _library_faults(package: Path, named: str | None) -> Iterator[SchemaFault]:
+    """Why core would not load the package's library; a source tree may not have built it yet."""
+    from vllm_adapter.clib_check import check_library
+    from vllm_adapter.errors import LibraryError
+
+    if named is None or not (package / named).exists() or not sys.platform.startswith("linux"):
+        return
+    try:
+        check_library(package / named)
+    except LibraryError as error:
+        yield SchemaFault(
+            "/device/library", error.message, "a library that core can load", error.hint
+        )
 
 
 def _package_of(file: Path) -> Path | None:

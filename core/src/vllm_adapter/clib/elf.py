@@ -66,6 +66,9 @@ def check_file(path: Path) -> None:
     here = platform.machine().lower()
     if built != _SAME.get(here, here):
         raise LibraryError(f"{path} is built for {built}, this machine is {here}", hint=_BUILD)
+    if order is None or bits is None:
+        what = "byte order" if order is None else "word size"
+        raise LibraryError(f"{path} is of an unknown {what}", hint=_BUILD)
     if order != sys.byteorder:
         raise LibraryError(f"{path} is {order}-endian, this machine is not", hint=_BUILD)
     own_bits = 8 * struct.calcsize("P")

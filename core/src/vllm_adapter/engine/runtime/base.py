@@ -109,7 +109,8 @@ class MemoryStats:
     """What is in use on one device.
 
     `allocated_bytes` is the framework's own figure where it keeps one (it then also counts
-    tensors), else the sum of our live allocations; `live_allocations` counts ours.
+    tensors), else the sum of our live allocations; `live_allocations` counts ours. With the
+    source "library" both are a C library's own figures, which count tensors.
     """
 
     allocated_bytes: int
