@@ -22,10 +22,11 @@ _JOINED: Final = 3
 _FRAME: Final = re.compile(r'^\W*File "[^"]+", line \d+, in ')
 _CODE: Final = re.compile(
     r"^\s*(?:[-+]\s*)?"
-    r"(?:raise\b|return\b|print\(|assert\b.*,$|except\b|elif\b|if\b.*:\s*$|if \(|with\b.*:\s*$"
-    r"|log(?:ger|ging)?\.\w+\(|_?LOG(?:GER)?\.\w+\(|warnings?\.warn\(|throw\b|//|/\*|\*\s|\"\"\""
+    r"(?:raise\b|return\b|print\(|assert\b.*,$|except\b|elif\b|if\b.*:\s*$|if [(\"']|with\b.*:\s*$"
+    r"|log(?:ger|ging)?\.\w+\(|_?LOG(?:GER)?\.\w+\(|warnings?\.warn\(|throw\b|//|/\*|\"\"\""
     r"|TORCH_CHECK|std::|fprintf|printf\(|echo\b|grep\b|(?:e|f)?grep |rg |RUN\b|#+ (?!\[)"
-    r"|\w+ = (?:re\.compile\(|[rfb]?[\"'(\[])|[rfb]{1,2}[\"']|[\"'].*[\"'],?\s*\\?$(?<=[,\\])"
+    r"|\w+ = (?:re\.compile\(|[rfb]?[\"'(\[])|[rfb]{1,2}[\"']|[\"'](?<=    .)"
+    r"|[\"'].*[\"'],?\s*\\?$(?<=[,\\])"
     r"|(?!\w*(?:Error|Exception|Warning)\b)[\w.]+\([rfb]?[\"'].*[\"'][,)]*$)"
 )
 _ADVICE: Final = re.compile(

@@ -121,8 +121,8 @@ def _held(box: Box) -> Iterator[Finding]:
             above = used - idle if len(devices) > 1 else 0
             if not processes and (above <= total * _BUSY_SHARE or _all_busy(devices, idle)):
                 continue
-            if not box.live and (_loaded(devices) if len(devices) > 1 else _served(processes)):
-                continue  # a report of a box at work
+            if not box.live and _at_work(devices, processes, idle):
+                continue
             by = ", ".join(f"{p.name or 'a process'} (pid {p.pid})" for p in processes)
             yield finding(
                 "VA1703",
@@ -139,22 +139,19 @@ def _held(box: Box) -> Iterator[Finding]:
             )
 
 
-def _served(processes: list[DeviceProcess]) -> bool:
-    """Whether all of them are a server's own."""
-    return bool(processes) and all(_SERVER.search(one.name or "") for one in processes)
-
-
-def _loaded(devices: list[Accelerator]) -> bool:
-    """Whether half of the devices or more have a program that a tool names."""
+def _at_work(devices: list[Accelerator], processes: list[DeviceProcess], idle: int) -> bool:
+    """Whether a report is of a box that serves: half of the devices in use, or by a server."""
+    if len(devices) == 1:
+        return bool(processes) and all(_SERVER.search(one.name or "") for one in processes)
     held = [
         one
         for one in devices
         if any(
-            (p.memory_bytes or 0) > (one.memory_total_bytes or 1) * _BUSY_SHARE
-            for p in one.processes
+            (each.memory_bytes or 0) > (one.memory_total_bytes or 1) * _BUSY_SHARE
+            for each in one.processes
         )
     ]
-    return len(held) * 2 >= len(devices)
+    return len(held) * 2 >= len(devices) or _all_busy(devices, idle)
 
 
 def _all_busy(devices: list[Accelerator], idle: int) -> bool:

@@ -61,8 +61,10 @@ def _no_fabric(box: Box) -> Iterator[Finding]:
     names = {one.name for one in box.facts.accelerators if one.vendor == "cuda" and one.name}
     wired = sorted(name for name in names if _WIRED.search(name))
     count = sum(one.vendor == "cuda" for one in topology.devices)
-    if count < 2 or not topology.pairs or topology.domains:
+    if count < 2 or not topology.pairs or topology.domains or not box.facts.links:
         return
+    if any(one.partition for one in box.facts.accelerators):
+        return  # parts of one GPU have no link between them
     if not names and count == 8 and len(topology.nics) >= 8 and _in_switched_pairs(topology):
         yield finding(
             "VA1803",
@@ -93,6 +95,17 @@ def _in_switched_pairs(topology: Topology) -> bool:
     return set(partners.values()) == {1}
 
 
+def _maybe_cut(box: Box) -> bool:
+    """Whether the end of the table may be missing."""
+    last = box.facts.report[-1].text.strip("|+ \t") if box.facts.report else ""
+    labels = {label for matrix in box.facts.links for label in matrix.devices}
+    return (
+        " ".join(last.split()).startswith(tuple(labels))
+        or any(matrix.vendor == "rocm" for matrix in box.facts.links)  # nodes are a list below it
+        or any(_CUT.search(note) for matrix in box.facts.links for note in matrix.notes)
+    )
+
+
 def _unknown_node(box: Box) -> Iterator[Finding]:
     """A device without a node among others that have one is a gap; all without is a note."""
     devices = _topology(box.facts).devices
@@ -100,6 +113,9 @@ def _unknown_node(box: Box) -> Iterator[Finding]:
         return
     without = [one for one in devices if one.numa_node is None]
     known = [one for one in devices if one.numa_node is not None]
+    if known and _maybe_cut(box):  # what comes last was lost with the end, and VA1002 says so
+        last = devices.index(known[-1])
+        without = [one for one in without if devices.index(one) < last]
     if not without:
         return
     labels = ", ".join(one.label for one in without)
