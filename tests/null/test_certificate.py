@@ -13,7 +13,7 @@ from vllm_adapter.cli.main import main
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.operators import OPERATORS
 from vllm_adapter.records import AdapterRecord
-from vllm_adapter_conformance import claims, mustpass, pages, waivers
+from vllm_adapter_conformance import claims, fingerprint, mustpass, pages, waivers
 from vllm_adapter_conformance.certificate import build, canonical, digest
 from vllm_adapter_conformance.fingerprint import Fingerprint, core_digest, digests, suite_digest
 from vllm_adapter_conformance.outcome import Result, blocker, failed, passed, settle
@@ -65,6 +65,16 @@ def edit(document, *keys, value, recompute=False):
     if recompute:
         changed["digest"] = digest(changed)
     return changed
+
+
+@pytest.mark.parametrize("variable", ["VA_CAPABILITY", "VA_LIBRARY"])
+def test_what_a_variable_puts_in_the_adapter_s_place_is_no_release(target, monkeypatch, variable):
+    monkeypatch.setattr(fingerprint, "_is_editable", lambda _: False)
+    monkeypatch.setattr(fingerprint, "_as_recorded", lambda *_: True)
+    monkeypatch.delenv(variable, raising=False)
+    assert not Fingerprint.of(target).dirty
+    monkeypatch.setenv(variable, "another")
+    assert Fingerprint.of(target).dirty
 
 
 def test_a_whole_certificate_is_sound(document):

@@ -36,6 +36,7 @@ class Fingerprint:
         """Reads all files now. An editable install, ours included, is dirty: it may change."""
         record = target.record
         assert record.path is not None
+        settings = Settings.from_environ()
         return cls(
             adapter=digests(record.path),
             suite_sha256=suite_digest(),
@@ -44,8 +45,9 @@ class Fingerprint:
             dirty=record.editable
             or not _as_recorded(record.distribution, record.path)
             or any(_is_editable(name) for name in (SUITE, CORE))
-            # What VA_CAPABILITY names may say what no release of the adapter does.
-            or Settings.from_environ().capability is not None,
+            # What these name may say, or do, what no release of the adapter does.
+            or settings.capability is not None
+            or settings.library is not None,
         )
 
 
