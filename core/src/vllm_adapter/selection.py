@@ -126,6 +126,7 @@ def settings_that_matter(settings: Settings, vllm: VllmInstall | None) -> dict[s
     return {
         "VA_ADAPTERS": ",".join(names) or None,
         "VA_FALLBACK": settings.fallback.value,
+        "VA_LIBRARY": str(settings.library) if settings.library else None,
         "VA_REQUIRE_DEVICE": settings.require_device,
         "vllm": f"{vllm.version} ({vllm.build})" if vllm else None,
     }
