@@ -64,3 +64,16 @@ def runtime(sim):
     from vllm_adapter.engine.runtime.device_from_clib import enable
 
     return ClibRuntime(sim, "sim", enable("sim", sim).streams)
+
+
+@pytest.fixture
+def backend(runtime):
+    """The backend of torch's `sim`: nothing counted yet, and the host may run anything."""
+    from vllm_adapter.engine.runtime.device_from_clib import enabled
+    from vllm_adapter.settings import Fallback
+
+    backend = enabled()
+    before, backend.policy = backend.policy, Fallback.ALLOW
+    backend.coverage.reset()
+    yield backend
+    backend.policy = before

@@ -19,18 +19,21 @@ from vllm_adapter.engine.runtime.device_from_clib.native import (
     Number,
     Part,
     Table,
+    broadcast,
+    fit,
     floating,
     int_of,
     number_of,
 )
 
 aten: Final = torch.ops.aten
-_broadcast: Final[Any] = torch.broadcast_shapes  # torch has no types for it
 _NUMBERS: Final = struct.Struct("@ddq")
 _COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
 _SYMMETRIC: Final = ("mul", "maximum", "minimum", "eq", "ne", "and", "or", "xor")
 _MIRRORED: Final = {n: n for n in _SYMMETRIC} | {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 """Kinds by the one that takes their arguments in the other order."""
+_NUMERIC: Final = ("neg", "abs", "relu", "sub", "pow", "floor_divide", "remainder")
+"""Kinds for which torch has an error where all is bool; the host raises it."""
 _FLOATING: Final = frozenset(abi.UNARY[abi.UNARY.index("exp") : abi.UNARY.index("silu") + 1])
 """Unary kinds that are for floating tensors alone."""
 
@@ -82,6 +85,7 @@ class Arithmetic:
         for overload in ("Tensor_Tensor_out", "Tensor_Scalar_out", "Scalar_out"):
             table[getattr(aten.pow, overload)] = partial(self.binary, "pow")
         return table | {
+            aten.isnan.default: self._is_nan,
             aten.isneginf.out: partial(self._is_infinite, -inf),
             aten.isposinf.out: partial(self._is_infinite, inf),
             aten.bitwise_not.out: self._bitwise_not,
@@ -90,9 +94,7 @@ class Arithmetic:
             aten.div.out: partial(self.binary, "div"),
             aten.div.out_mode: self._div_mode,
             aten.floor_divide.default: self._floor_divide,
-            aten.floor_divide.out: lambda x, y, *, out: self.binary(
-                "floor_divide", x, y, out=_sized(out, x, y)
-            ),
+            aten.floor_divide.out: partial(self.binary, "floor_divide"),
             aten.floor_divide_.Tensor: lambda x, y: self.binary("floor_divide", x, y, out=x),
             aten.remainder.Tensor_out: partial(self.binary, "remainder"),
             aten.clamp.out: self._clamp,
@@ -101,10 +103,10 @@ class Arithmetic:
     # -- one tensor ------------------------------------------------------------------------------
 
     def _unary(self, kind: str, x: torch.Tensor, *, out: torch.Tensor) -> Any:
+        if x.dtype == torch.bool and kind in _NUMERIC:
+            return NotImplemented
         dtype = floating(x.dtype) if kind in _FLOATING else x.dtype
-        if out.shape != x.shape:  # abs and logical_not are not structured: they come as they are
-            out.resize_(x.shape)
-        given = self._native.given(x, dtype, out.shape, out.get_device())
+        given = self._native.given(x, dtype, fit(out, x.shape).shape, out.get_device())
         if given is None:
             return NotImplemented
         word = abi.UNARY.index(kind)
@@ -139,8 +141,9 @@ class Arithmetic:
         if dtype is None:
             dtype = torch.result_type(x, y)
             dtype = floating(dtype) if kind == "div" else dtype
-        if dtype.is_complex:
+        if dtype.is_complex or (dtype == torch.bool and kind in _NUMERIC):
             return NotImplemented
+        _fit(out, x, y)
         first, second = number_of(x), number_of(y)
         if first is not None and second is None and kind in _MIRRORED:
             x, y, first, second, kind = y, x, second, first, _MIRRORED[kind]
@@ -150,6 +153,7 @@ class Arithmetic:
         if left is None or right is None:
             return NotImplemented
         value = 0 if second is None else second
+        value = bool(value) if dtype == torch.bool else value
         numbers = _NUMBERS.pack(float(alpha), float(value), int_of(value))
         word = abi.BINARY.index(kind)
 
@@ -163,14 +167,20 @@ class Arithmetic:
     def _compare(self, kind: str, x: Any, y: Any, *, out: torch.Tensor) -> Any:
         return self.binary(kind, x, y, out=out, result=torch.bool)
 
+    def _is_nan(self, x: torch.Tensor) -> Any:
+        out = self._native.empty_like(x, torch.bool)
+        return self.binary("ne", x, x, out=out, result=torch.bool)
+
     def _is_infinite(self, value: float, x: torch.Tensor, *, out: torch.Tensor) -> Any:
         dtype = floating(x.dtype)
         return self.binary("eq", x, value, out=out, dtype=dtype, result=torch.bool)
 
     def _logical(self, kind: str, x: Any, y: Any, *, out: torch.Tensor) -> Any:
-        return self.binary(kind, x, y, out=_sized(out, x, y), dtype=torch.bool)
+        return self.binary(kind, x, y, out=out, dtype=torch.bool)
 
     def _reversed_sub(self, x: torch.Tensor, y: torch.Tensor, alpha: Number = 1) -> Any:
+        if torch.bool in (x.dtype, getattr(y, "dtype", type(y))) or isinstance(y, bool):
+            return NotImplemented
         return self._new_of_two(y, x, partial(self.binary, "sub", y, x, alpha=alpha))
 
     def _div_mode(self, x: Any, y: Any, *, rounding_mode: str | None, out: torch.Tensor) -> Any:
@@ -195,13 +205,13 @@ class Arithmetic:
 
     def _where(self, condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Any:
         device = max(t.get_device() for t in (condition, x, y))  # -1 is the host
-        shape = _broadcast(condition.shape, x.shape, y.shape)
+        shape = broadcast(condition.shape, x.shape, y.shape)
         out = self._native.backend.empty(shape, torch.result_type(x, y), device)
         return self._where_out(condition, x, y, out=out)
 
     def _where_out(self, condition: torch.Tensor, x: Any, y: Any, *, out: torch.Tensor) -> Any:
         native, device = self._native, out.get_device()
-        shape = tuple(_sized(out, condition, x, y).shape)
+        shape = tuple(_fit(out, condition, x, y).shape)
         if condition.dtype != torch.bool or condition.device != out.device:
             return NotImplemented
         chosen = native.given(condition, torch.bool, shape, device)
@@ -218,7 +228,7 @@ class Arithmetic:
     def _masked_fill(self, x: torch.Tensor, mask: torch.Tensor, value: Any) -> Any:
         if isinstance(value, complex) or mask.device != x.device:
             return NotImplemented
-        if _broadcast(x.shape, mask.shape) != x.shape:
+        if broadcast(x.shape, mask.shape) != x.shape:
             return NotImplemented
         return self._where_out(mask, value, x, out=x)
 
@@ -229,16 +239,15 @@ class Arithmetic:
 
     def _new_of_two(self, x: Any, y: Any, work: Callable[..., Any]) -> Any:
         tensors = [t for t in (x, y) if isinstance(t, torch.Tensor)]
-        shape = _broadcast(*(t.shape for t in tensors))
+        shape = broadcast(*(t.shape for t in tensors))
         device = max(t.get_device() for t in tensors)
         out = self._native.backend.empty(shape, torch.result_type(x, y), device)
         return work(out=out)
 
 
-def _sized(out: torch.Tensor, *given: Any) -> torch.Tensor:
-    """`out` with the shape of the result, for operators that are not structured."""
-    shapes = [t.shape for t in given if isinstance(t, torch.Tensor)]
-    if all(shape == out.shape for shape in shapes):
-        return out
-    shape = _broadcast(*shapes)
-    return out if out.shape == shape else out.resize_(shape)
+def _fit(out: torch.Tensor, *given: Any) -> torch.Tensor:
+    """`out` with the shape that the tensors among the arguments broadcast to."""
+    shape = broadcast(*(t.shape for t in given if isinstance(t, torch.Tensor)))
+    if out.shape != shape and any(t is out for t in given):  # in place
+        raise RuntimeError(f"output of shape {out.shape} is not of the broadcast shape {shape}")
+    return fit(out, shape)

@@ -10,7 +10,7 @@ import torch
 from vllm_adapter.clib import abi
 from vllm_adapter.clib.library import Library
 from vllm_adapter.engine.runtime.device_from_clib import storage
-from vllm_adapter.engine.runtime.device_from_clib.calls import Kernels, Operand, packed
+from vllm_adapter.engine.runtime.device_from_clib.calls import Kernels, Operand, few
 from vllm_adapter.engine.runtime.device_from_clib.coverage import Coverage
 from vllm_adapter.engine.runtime.device_from_clib.streams import DeviceStreams
 from vllm_adapter.settings import Fallback
@@ -60,16 +60,16 @@ class Backend:
         self.streams.synchronize(device)
 
     def queue(self, name: str, word: int, *operands: Operand, more: bytes = b"") -> bool:
-        """Queues an operator over operands of one shape on the current stream.
+        """Queues an operator on the current stream; False where the library has no kernel.
 
-        `word` is its kind or flag, `more` the packed rest of its arguments. False where the
-        library has no kernel for this case, or takes not so many dimensions.
+        `word` is its kind or flag, `more` the packed rest of its arguments. Operands of more
+        dimensions than the library takes have to be of one shape, and the operator elementwise.
         """
-        parts = packed(*operands)
-        if parts is None:
-            return False
         stream = self.streams.handle(operands[0].device)
-        return self.kernels.queue(name, stream, word, *parts, more)
+        return all(
+            self.kernels.queue(name, stream, word, *(o.packed() for o in part), more)
+            for part in few(operands)
+        )
 
 
 class Peaks:

@@ -64,6 +64,13 @@ class Operand(NamedTuple):
             shape=tuple(self.shape[d] for d in dims), strides=tuple(self.strides[d] for d in dims)
         )
 
+    def row(self, k: int) -> Operand:
+        """The k-th of its first dimension."""
+        step = self.strides[0] * self.owner.element_size()
+        return self._replace(
+            address=self.address + k * step, shape=self.shape[1:], strides=self.strides[1:]
+        )
+
 
 def operand(tensor: torch.Tensor, code: int | None = None) -> Operand:
     """A tensor as the library sees it; its dtype has to be in CODES unless a code is given."""
@@ -77,16 +84,15 @@ def operand(tensor: torch.Tensor, code: int | None = None) -> Operand:
     )
 
 
-def packed(*operands: Operand) -> list[bytes] | None:
-    """Operands of one shape as va_tensors; None where they have too many dimensions.
-
-    Dimensions that all of them can merge are merged where there would be too many.
-    """
-    if len(operands[0].shape) > abi.MAX_DIMS:
-        operands = merged(operands)
-        if len(operands[0].shape) > abi.MAX_DIMS:
-            return None
-    return [o.packed() for o in operands]
+def few(operands: tuple[Operand, ...]) -> list[tuple[Operand, ...]]:
+    """Operands of one shape in parts whose dimensions the library can take."""
+    if len(operands[0].shape) <= abi.MAX_DIMS:
+        return [operands]
+    operands = merged(operands)
+    if len(operands[0].shape) <= abi.MAX_DIMS:
+        return [operands]
+    rows = [tuple(o.row(k) for o in operands) for k in range(operands[0].shape[0])]
+    return [part for row in rows for part in few(row)]
 
 
 def merged(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:

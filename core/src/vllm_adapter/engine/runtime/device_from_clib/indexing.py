@@ -22,6 +22,7 @@ from vllm_adapter.engine.runtime.device_from_clib.native import (
     Number,
     Part,
     Table,
+    fit,
 )
 
 aten: Final = torch.ops.aten
@@ -68,10 +69,12 @@ class Indexing:
         return out if done else NotImplemented
 
     def _index(self, x: torch.Tensor, indices: Sequence[Any], *, out: torch.Tensor) -> Any:
-        found = self._only(x, indices)
-        if found is None or not out.is_contiguous():
+        found = self._only(x, indices) if out.device == x.device else None
+        if found is None:
             return NotImplemented
         rows, dim, index = found
+        if not fit(out, (*rows.shape[:dim], *index.shape, *rows.shape[dim + 1 :])).is_contiguous():
+            return NotImplemented
         target = moved(out.view(*rows.shape[:dim], index.numel(), *rows.shape[dim + 1 :]))
         return out if self._rows(rows, dim, index, target, scatter=False) else NotImplemented
 
@@ -89,7 +92,13 @@ class Indexing:
             mask = indices[0]
             mask = mask.view(*mask.shape, *(1,) * (x.dim() - mask.dim()))
             return x.masked_fill_(mask, values.view(()))
-        found = self._only(x, indices, write=True)
+        if len(indices) > 1 and not x.is_contiguous():  # its dimensions may not become one
+            dense = self._native.copies.contiguous(x)
+            if self._index_put(dense, indices, values) is NotImplemented:
+                return NotImplemented
+            self._native.copies.on_device(dense, x)
+            return x
+        found = self._only(x, indices)
         if found is None:
             return NotImplemented
         rows, dim, index = found
@@ -103,7 +112,9 @@ class Indexing:
     def _index_copy(
         self, x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, out: Any
     ) -> Any:
-        if not x.dim() or x.dtype != source.dtype or x.shape != out.shape:
+        if not x.dim() or x.dtype != source.dtype or x.device != source.device:
+            return NotImplemented
+        if fit(out, x.shape).device != x.device:
             return NotImplemented
         if out.data_ptr() != x.data_ptr():
             self._native.copies.on_device(x, out)
@@ -125,7 +136,7 @@ class Indexing:
         return self._native.queue("index", int(scatter), rows, x.ordered(*order), numbers)
 
     def _only(
-        self, x: torch.Tensor, indices: Sequence[Any], *, write: bool = False
+        self, x: torch.Tensor, indices: Sequence[Any]
     ) -> tuple[Operand, int, torch.Tensor] | None:
         """x, one of its dimensions, and the index into it.
 
@@ -145,7 +156,7 @@ class Indexing:
         stride = merged_stride(
             list(zip(extents, rows.strides[first : first + count], strict=True))
         )
-        if not total or (stride is None and write):
+        if not total:
             return None
         if stride is None:
             rows, stride = moved(self._native.copies.contiguous(x)), prod(x.shape[first + count :])
@@ -167,8 +178,9 @@ class Indexing:
     ) -> Any:
         if not x.dim() or x.dim() > abi.MAX_DIMS or index.dtype not in _INTEGERS:
             return NotImplemented
-        if index.dim() != x.dim():
+        if index.dim() != x.dim() or not x.device == index.device == out.device:
             return NotImplemented
+        fit(out, index.shape)
         dim %= x.dim()
         order = (*(d for d in range(x.dim()) if d != dim), dim)
         given = moved(x)
@@ -181,10 +193,15 @@ class Indexing:
     # -- joining ---------------------------------------------------------------------------------
 
     def _cat(self, tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) -> Any:
-        start = 0
+        if any(tensor.device != out.device for tensor in tensors):
+            return NotImplemented
+        # torch lets a tensor of shape [0] join any others.
+        tensors = [t for t in tensors if t.dim() != 1 or t.numel()] or tensors[:1]
+        first, start = tensors[0], 0
+        dim %= max(first.dim(), 1)
+        length = sum(tensor.shape[dim] for tensor in tensors)
+        fit(out, (*first.shape[:dim], length, *first.shape[dim + 1 :]))
         for tensor in tensors:
-            if tensor.dim() == 1 and not tensor.numel() and out.dim() != 1:
-                continue  # torch lets a tensor of shape [0] join any others
             length = tensor.shape[dim]
             self._native.copies.on_device(tensor, out.narrow(dim, start, length))
             start += length

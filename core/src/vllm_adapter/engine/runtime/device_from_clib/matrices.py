@@ -8,7 +8,7 @@ import torch
 
 from vllm_adapter.engine.runtime.device_from_clib.arithmetic import Arithmetic
 from vllm_adapter.engine.runtime.device_from_clib.calls import CODES, Operand, operand
-from vllm_adapter.engine.runtime.device_from_clib.native import Native, Number, Part, Table
+from vllm_adapter.engine.runtime.device_from_clib.native import Native, Number, Part, Table, fit
 
 aten: Final = torch.ops.aten
 
@@ -27,8 +27,11 @@ class Matrices:
         return [Part(("matmul",), products), Part(("matmul", "binary", "unary"), sums)]
 
     def _product(self, x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> Any:
-        if not (x.dtype == y.dtype == out.dtype and x.device == y.device and x.dtype in CODES):
+        if not (x.dtype == y.dtype == out.dtype and x.dtype in CODES):
             return NotImplemented
+        if not x.device == y.device == out.device:
+            return NotImplemented
+        fit(out, (*x.shape[:-1], y.shape[-1]))
         parts = [_batched(operand(t)) for t in (out, x, y)]
         return out if self._native.queue("matmul", 0, *parts) else NotImplemented
 
@@ -45,7 +48,7 @@ class Matrices:
         """out = beta * base + alpha * (x @ y)"""
         if beta == alpha == 1 and self._linear(base, x, y, out):
             return out
-        made = self._native.empty_like(out)
+        made = self._native.empty_like(fit(out, (*x.shape[:-1], y.shape[-1])))
         if beta not in (0, 1) or self._product(x, y, out=made) is NotImplemented:
             return NotImplemented
         if beta:
@@ -59,6 +62,9 @@ class Matrices:
             return False
         if not (bias.dtype == x.dtype == y.dtype == out.dtype and x.dtype in CODES):
             return False
+        if not bias.device == x.device == y.device == out.device:
+            return False
+        fit(out, (x.shape[0], y.shape[1]))
         weight = operand(y).ordered(1, 0)
         return self._native.queue("linear", 0, operand(out), operand(x), weight, operand(bias))
 

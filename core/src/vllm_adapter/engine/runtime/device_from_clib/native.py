@@ -4,7 +4,9 @@ A kernel answers NotImplemented where the library has none for the case, before 
 anything; then the operator runs on the host, if the policy lets it.
 
 Of a structured operator only the `out` form is given: torch makes the functional and the
-in-place one of it. The in-place form of `sub.Tensor` alone would miss `x -= y`.
+in-place one of it. The in-place form of `sub.Tensor` alone would miss `x -= y`. Those two check
+shapes and dtypes before; a program that passes `out` itself comes straight here: so every kernel
+gives `out` its shape, and refuses a result that `out` cannot hold.
 """
 
 from __future__ import annotations
@@ -84,11 +86,35 @@ class Native:
             return False
         if out.dtype == dtype:
             return work(operand(out))
+        if not torch.can_cast(dtype, out.dtype):
+            raise RuntimeError(f"result type {dtype} can't be cast to the output's {out.dtype}")
         made = self.empty_like(out, dtype)
         if not work(operand(made)):
             return False
         self.copies.on_device(made, out)
         return True
+
+
+Shape = tuple[int, ...]
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """The shape that all of them broadcast to; RuntimeError, as torch's, where there is none."""
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    result = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for d, extent in enumerate(shape, len(result) - len(shape)):
+            if extent != 1 and result[d] not in (1, extent):
+                raise RuntimeError(f"the shapes {', '.join(map(str, shapes))} do not broadcast")
+            if extent != 1:
+                result[d] = extent
+    return tuple(result)
+
+
+def fit(out: torch.Tensor, shape: Shape) -> torch.Tensor:
+    """`out`, with that shape."""
+    return out if out.shape == shape else out.resize_(shape)
 
 
 def int_of(value: Number) -> int:

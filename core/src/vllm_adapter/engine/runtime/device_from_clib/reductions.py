@@ -10,7 +10,7 @@ import torch
 
 from vllm_adapter.clib import abi
 from vllm_adapter.engine.runtime.device_from_clib.calls import Operand, merged_stride, operand
-from vllm_adapter.engine.runtime.device_from_clib.native import Kernel, Native, Number, Part
+from vllm_adapter.engine.runtime.device_from_clib.native import Kernel, Native, Number, Part, fit
 from vllm_adapter.engine.runtime.device_from_clib.storage import contiguous_strides
 
 aten: Final = torch.ops.aten
@@ -64,9 +64,11 @@ class Reductions:
         if kind in _SUMS and x.dtype != out.dtype:
             x = self._native.copies.cast(x, out.dtype)
         kept = [d for d in range(x.dim()) if d not in over]
+        left = (n if d in kept else 1 for d, n in enumerate(x.shape))
+        fit(out, tuple(left) if keepdim else tuple(x.shape[d] for d in kept))
         if kind not in _EMPTY and not prod(x.shape[d] for d in over):
             return NotImplemented
-        given = self._native.given(x, x.dtype, x.shape, x.get_device())
+        given = self._native.given(x, x.dtype, x.shape, out.get_device())
         if given is None or x.dtype.is_complex:
             return NotImplemented
         rows = self._rows(x, given, kept, over)
@@ -132,7 +134,7 @@ class Reductions:
         native = self._native
         if not x.dim() or x.dim() > abi.MAX_DIMS:
             return NotImplemented
-        given = native.given(x, out.dtype, x.shape, x.get_device())
+        given = native.given(x, out.dtype, fit(out, x.shape).shape, out.get_device())
         if given is None:
             return NotImplemented
         dim %= x.dim()
