@@ -299,6 +299,11 @@ FAULTS = {
         "L0.package.implementations",
         "float32",
     ),
+    "another vendor's device": (
+        change("manifest/match", [{"device_node": "/dev/kfd"}]),
+        "L0.probe.boxes",
+        "1 claimed",
+    ),
     "core not required": (requires("numpy"), "L0.package.requires", "numpy"),
     "stock torch": (
         requires("vllm-adapter-core", "torch>=2.11"),

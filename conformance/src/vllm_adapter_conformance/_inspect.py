@@ -3,7 +3,8 @@
     python -m vllm_adapter_conformance._inspect WHAT < order.json
 
 `imports` imports the module of the order and lists what of `forbidden` came with it; `hooks` makes
-the plug-in and registers it; `implementations` calls its hook and lists what it gives. One JSON
+the plug-in and registers it; `implementations` calls its hook and lists what it gives; `probe`
+calls its hook for each of some hosts and counts what it gives. One JSON
 document goes to the file that the order names, since vendors print on stdout.
 """
 
@@ -60,6 +61,29 @@ def implementations(order: Order) -> dict[str, Any]:
     return {"implementations": found}
 
 
+def probe(order: Order) -> dict[str, Any]:
+    """How many devices the hook `probe` gives of each host, None where it gives none of its own.
+
+    An error is its text in place of the number.
+    """
+    import pluggy
+
+    from vllm_adapter.hookspecs import PROJECT, AdapterSpec
+    from vllm_adapter.host.facts import HostFacts
+
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(AdapterSpec)
+    manager.register(_make(order["plugin"]))
+    counts: dict[str, int | str | None] = {}
+    for name, raw in order["hosts"].items():
+        try:
+            given = manager.hook.probe(host=HostFacts.from_json(raw))
+            counts[name] = None if given is None else len(given)
+        except Exception as error:
+            counts[name] = f"{type(error).__name__}: {error}"
+    return {"counts": counts}
+
+
 def _words(entry: Any) -> dict[str, Any]:
     limits = {k: list(v) if isinstance(v, tuple) else dict(v) for k, v in entry.limits.items()}
     return {
@@ -83,6 +107,7 @@ _ACTIONS: Final[Mapping[str, Callable[[Order], dict[str, Any]]]] = {
     "imports": imports,
     "hooks": hooks,
     "implementations": implementations,
+    "probe": probe,
 }
 
 

@@ -53,7 +53,7 @@ def check_assumed(bench: Bench, case: Case) -> Observation:
     return Observation(note=", ".join(f"{n} {kind}" for kind, n in sorted(found.items())))
 
 
-def _accelerator(target: Target) -> str | None:
+def no_accelerator(target: Target) -> str | None:
     """Why the adapter is for no device apart from the host's CPU, or None."""
     manifest = target.record.manifest
     if manifest is None or manifest.device is None:
@@ -64,7 +64,7 @@ def _accelerator(target: Target) -> str | None:
 
 
 def _hardware(target: Target) -> Iterator[Case | NotDeclared]:
-    reason = _accelerator(target)
+    reason = no_accelerator(target)
     if reason is not None and target.record.manifest is not None:
         yield NotDeclared("manifest", "/tested_on", reason)
         return
@@ -106,7 +106,7 @@ def check_hardware(bench: Bench, case: Case) -> Observation:
 
 
 def _vllm(target: Target) -> Iterator[Case | NotDeclared]:
-    reason = _accelerator(target)
+    reason = no_accelerator(target)
     for name, file in descriptor_files(target).items():
         if reason is None or target.record.manifest is None:
             yield Case(name, {"file": str(file)})
