@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.cli.findings import print_findings
-from vllm_adapter.cli.output import clean, emit_json
+from vllm_adapter.cli.output import clean, emit_json, warn
 from vllm_adapter.cli.report_option import add_report, host_facts
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from vllm_adapter.doctor.rule import Box
 
     facts = host_facts(args)
-    findings = diagnose(Box(facts, live=args.report is None))
+    findings = diagnose(Box(facts, live=args.report is None), _of_adapters(facts))
     wrong = [one for one in findings if one.severity is not Severity.NOTE]
     if args.json:
         emit_json(_document(facts, findings))
@@ -62,6 +62,18 @@ def run(args: argparse.Namespace) -> int:
         print(_box_line(facts, live=args.report is None))
         print_findings(findings)
     return 1 if wrong else 0
+
+
+def _of_adapters(facts: HostFacts) -> Sequence[Finding]:
+    """What installed adapters find; one that cannot be asked is named on stderr."""
+    from vllm_adapter import registry
+    from vllm_adapter.doctor.adapters import ask
+    from vllm_adapter.settings import Settings
+
+    findings, failed = ask(registry.scan(Settings.from_environ()), facts)
+    for sentence in failed:
+        warn(sentence)
+    return findings
 
 
 def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from vllm_adapter.doctor.finding import Finding, Severity
@@ -60,13 +60,13 @@ EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {
 _ORDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
-def diagnose(box: Box) -> tuple[Finding, ...]:
-    """Every finding and note, once each."""
+def diagnose(box: Box, others: Iterable[Finding] = ()) -> tuple[Finding, ...]:
+    """Every finding and note, once each. `others` are those of adapters, which join ours."""
     found: dict[tuple[str, str], Finding] = {}
-    for rule in all_rules():
-        for one in rule.check(box):
-            key = (one.code, one.cause)
-            found[key] = _joined(found[key], one) if key in found else one
+    ours = (one for rule in all_rules() for one in rule.check(box))
+    for one in (*ours, *others):
+        key = (one.code, one.cause)
+        found[key] = _joined(found[key], one) if key in found else one
     codes = {one.code for one in found.values()}
     explained = {code for cause in codes for code in EXPLAINS.get(cause, ())}
     kept = [one for one in found.values() if one.code not in explained]

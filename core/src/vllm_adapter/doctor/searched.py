@@ -19,8 +19,8 @@ from vllm_adapter.host.facts import Line
 _WRAPPED: Final = 40
 """A line that is shorter was not broken by the edge of a terminal or a page."""
 _JOINED: Final = 3
-_FRAME: Final = re.compile(r'^\W*File "[^"]+", line \d+, in ')
-_CODE: Final = re.compile(
+_FRAME: Final = r'^\W*File "[^"]+", line \d+, in '
+_CODE: Final = (
     r"^\s*(?:[-+]\s*)?"
     r"(?:raise\b|return\b|print\(|assert\b.*,$|except\b|elif\b|if\b.*:\s*$|if [(\"']|with\b.*:\s*$"
     r"|log(?:ger|ging)?\.\w+\(|_?LOG(?:GER)?\.\w+\(|warnings?\.warn\(|throw\b|//|/\*|\"\"\""
@@ -29,17 +29,17 @@ _CODE: Final = re.compile(
     r"|[\"'].*[\"'],?\s*\\?$(?<=[,\\])"
     r"|(?!\w*(?:Error|Exception|Warning)\b)[\w.]+\([rfb]?[\"'].*[\"'][,)]*$)"
 )
-_ADVICE: Final = re.compile(
+_ADVICE: Final = (
     r"(?i)\b(?:if|when|whenever|in case|unless) (?:you|your|it|this|that|the|a|an|vllm|torch|one|"
     r"there)\b|\b(?:errors?|messages?) (?:like|such as)\b|\bfor example\b|\be\.g\.|^\s*(?:Q|FAQ)\b"
     r"|\b(?:fix(?:es|ed)?|closes|resolves) #?\d|\bmeans that\b"
 )
-_PROBE: Final = re.compile(
+_PROBE: Final = (
     r"^\W*(?:\S+ ){0,3}(?:DEBUG|TRACE)\b|\bis not available because\b|when checking \w+ platform"
     r"|^\d{4}-\d\d-\d\d \S+ [WI] (?:tensorflow|external|xla)/|\b(?:stream_executor|tensorflow)/"
     r"|Could not load dynamic library"
 )
-_RAISED: Final = re.compile(r"^\W*(?:\[\w+\]:? *)?[\w.]*(?:Error|Exception|Warning|Failure)\b")
+_RAISED: Final = r"^\W*(?:\[\w+\]:? *)?[\w.]*(?:Error|Exception|Warning|Failure)\b"
 
 
 class Searched:
@@ -125,9 +125,9 @@ class Searched:
     def _quoting(self, at: int, found: re.Match[str], *, debug: bool) -> bool:
         text = self._lines[at].text
         before = self._lines[at - 1].text if at else ""
-        if _CODE.match(text) or _FRAME.match(before):
+        if re.match(_CODE, text) or re.match(_FRAME, before):
             return True
-        if not debug and _PROBE.search(text):
+        if not debug and re.search(_PROBE, text):
             return True
-        advice = _ADVICE.search(found.string[: found.start()])
-        return advice is not None and not _RAISED.match(text)
+        advice = re.search(_ADVICE, found.string[: found.start()])
+        return advice is not None and not re.match(_RAISED, text)

@@ -14,7 +14,7 @@ from vllm_adapter.doctor.rule import Box, Rule, finding
 from vllm_adapter.doctor.rules._where import ascend
 from vllm_adapter.doctor.text_rule import TextRule
 
-_RELEASE: Final = re.compile(r"\d+\.\d+")
+_RELEASE: Final = r"\d+\.\d+"
 _HOST: Final = (
     "pass /dev/davinciN, /dev/davinci_manager, /dev/devmm_svm and /dev/hisi_hdc to the container, "
     "mount /usr/local/dcmi, /usr/local/bin/npu-smi, /usr/local/Ascend/driver and "
@@ -27,7 +27,7 @@ def _torch_npu(box: Box) -> Iterator[Finding]:
     torch = box.facts.torch
     version = (torch.version if torch else None) or box.facts.package("torch")
     plugin = box.facts.package("torch-npu")
-    mine, theirs = (_RELEASE.match(text or "") for text in (version, plugin))
+    mine, theirs = (re.match(_RELEASE, text or "") for text in (version, plugin))
     if mine and theirs and mine[0] != theirs[0]:
         yield finding(
             "VA1220",

@@ -13,16 +13,14 @@ from vllm_adapter.doctor.text_rule import TextRule
 from vllm_adapter.driver_tables import serves, wheel_archs
 from vllm_adapter.host.facts import Accelerator, Line
 
-_EXTENSIONS: Final = re.compile(
+_EXTENSIONS: Final = (
     r"(?i)\b(?P<name>flashinfer|flash_attn|xformers|punica|sgl_kernel|deep_gemm|bitsandbytes|"
     r"auto_gptq|exllama\w*|awq\w*|mamba_ssm|causal_conv1d|aiter)\b"
 )
-_NO_IMAGE: Final = re.compile(
+_NO_IMAGE: Final = (
     r"no kernel image is available|invalid device function|CUDA error 209|cudaErrorNoKernelImage"
 )
-_CUDART: Final = re.compile(
-    r"libcudart\.so(?:\.(?P<major>[.\d]+))?: cannot open shared object file"
-)
+_CUDART: Final = r"libcudart\.so(?:\.(?P<major>[.\d]+))?: cannot open shared object file"
 _OWN: Final = ("ascend", "tpu", "gaudi", "musa", "mlu", "enflame", "neuron")
 _TARGETS: Final = ("cpu", "tpu", "neuron", "xpu", "hpu", "openvino")
 
@@ -33,7 +31,7 @@ def _no_kernel_image(box: Box) -> Iterator[Finding]:
     if not lines:
         return
     device = _first_device(box)
-    named = next((m["name"] for line in lines if (m := _EXTENSIONS.search(line.text))), None)
+    named = next((m["name"] for line in lines if (m := re.search(_EXTENSIONS, line.text))), None)
     evidence = [quoted(line) for line in lines[:3]]
     if named:
         yield finding(

@@ -16,13 +16,13 @@ from vllm_adapter.driver_tables import (
 )
 from vllm_adapter.host.facts import Driver, Line
 
-_TOO_OLD: Final = re.compile(r"driver on your system is too old \(found version (?P<number>\d+)\)")
-_NO_LIBCUDA: Final = re.compile(r"libcuda\.so[.\d]*: cannot open shared object file")
-_ERROR_35: Final = re.compile(
+_TOO_OLD: Final = r"driver on your system is too old \(found version (?P<number>\d+)\)"
+_NO_LIBCUDA: Final = r"libcuda\.so[.\d]*: cannot open shared object file"
+_ERROR_35: Final = (
     r"(?i)CUDA driver version is insufficient for CUDA runtime version"
     r"|Found no NVIDIA driver on your system|cudaErrorInsufficientDriver"
 )
-_NO_DEVICE: Final = re.compile(
+_NO_DEVICE: Final = (
     r"(?i)no CUDA-capable device is detected|No CUDA GPUs are available|CUDA_ERROR_NO_DEVICE"
     r"|NVMLError_LibraryNotFound|NVML Shared Library Not Found"
 )

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,8 +12,8 @@ from vllm_adapter.doctor.rules._cuda_driver import driver_of, is_older, runtime_
 from vllm_adapter.driver_tables import cuda_of_driver, full_driver, minimum_driver
 from vllm_adapter.driver_versions import older, parse_version
 
-_ZERO: Final = re.compile(r"^\W*Driver Version:?\s*0\s*$|CUDA Version: ERR!")
-_UNKNOWN_CUDA: Final = re.compile(r"Driver Version: \d\S*\s+CUDA Version: (?:ERR!|N/A)")
+_ZERO: Final = r"^\W*Driver Version:?\s*0\s*$|CUDA Version: ERR!"
+_UNKNOWN_CUDA: Final = r"Driver Version: \d\S*\s+CUDA Version: (?:ERR!|N/A)"
 
 
 def _minor_version(box: Box) -> Iterator[Finding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,7 +10,7 @@ from vllm_adapter.doctor.rule import Box, Rule, finding, quoted
 from vllm_adapter.doctor.rules._names import arch, below, capability
 from vllm_adapter.doctor.text_rule import TextRule
 
-_FP8_REFUSED: Final = re.compile(
+_FP8_REFUSED: Final = (
     r"fp8e4(?:nv|b8|m3\w*) not supported in (?:this architecture|CUDA arch)"
     r"|(?i:(?:fp8|float8|_scaled_mm)[^\n]*(?:requires|only supported|is supported on|supports)"
     r"[^\n]*(?:8\.9|\b89\b|9\.0|Hopper|Ada\b|H100|MI3))"

@@ -11,23 +11,21 @@ from vllm_adapter.doctor.rule import Box, Rule, finding
 from vllm_adapter.host.device_facts import DeviceProcess, Health
 from vllm_adapter.host.facts import Accelerator
 
-_LOST: Final = re.compile(
+_LOST: Final = (
     r"(?i)is lost|fallen off the bus|\bXid 79\b|no longer present|cannot (?:read|reach) th[ei]s? "
     r"device"
 )
-_MEMORY: Final = re.compile(
-    r"(?i)uncorrectable|\bXid (?:48|63|64|92|94|95|140)\b|failed memory row|\bDBE\b"
-)
-_UNUSABLE: Final = re.compile(
+_MEMORY: Final = r"(?i)uncorrectable|\bXid (?:48|63|64|92|94|95|140)\b|failed memory row|\bDBE\b"
+_UNUSABLE: Final = (
     r"(?i)not usable|failed to initiali[sz]e|init(?:iali[sz]ation)? failed|RmInitAdapter|"
     r"fatal error during GPU init|probe .*failed|heartbeat|unresponsive"
 )
 _BUSY_SHARE: Final = 0.10
 """Of a device's memory, beyond what its idle siblings hold."""
-_THROTTLE: Final = re.compile(r"(?i)therm|power|slowdown|brake|current|prochot|ppt")
-_CAP: Final = re.compile(r"(?i)(?:sw_?|software )?power[_ ]cap|\bppt\b|^socket power$")
+_THROTTLE: Final = r"(?i)therm|power|slowdown|brake|current|prochot|ppt"
+_CAP: Final = r"(?i)(?:sw_?|software )?power[_ ]cap|\bppt\b|^socket power$"
 _HALF: Final = 0.5
-_SERVER: Final = re.compile(r"(?i)vllm|sglang|ray::|EngineCore|Worker_TP")
+_SERVER: Final = r"(?i)vllm|sglang|ray::|EngineCore|Worker_TP"
 _UNHEALTHY: Final = ("alarm", "critical", "unknown error", "fault", "abnormal", "warning")
 
 
@@ -60,7 +58,7 @@ def _errors(box: Box) -> Iterator[Finding]:
             (one, error)
             for one in box.facts.accelerators
             for error in one.health.errors
-            if pattern.search(error)
+            if re.search(pattern, error)
         ]
         if hit:
             names = list(dict.fromkeys(_name(one) for one, _ in hit))
@@ -87,11 +85,11 @@ def _status(box: Box) -> Iterator[Finding]:
 
 def _throttled(box: Box) -> Iterator[Finding]:
     for one in box.facts.accelerators:
-        active = [reason for reason in one.health.throttle_reasons if _THROTTLE.search(reason)]
+        active = [reason for reason in one.health.throttle_reasons if re.search(_THROTTLE, reason)]
         if not active:
             continue
         seen = "; ".join(filter(None, (", ".join(active), figures(one.health))))
-        capped = all(_CAP.search(reason) for reason in active)
+        capped = all(re.search(_CAP, reason) for reason in active)
         now, most = one.health.clock_mhz, one.health.clock_max_mhz
         slow = bool(now and most and now < most * _HALF)
         yield finding(
@@ -142,7 +140,7 @@ def _held(box: Box) -> Iterator[Finding]:
 def _at_work(devices: list[Accelerator], processes: list[DeviceProcess], idle: int) -> bool:
     """Whether a report is of a box that serves: half of the devices in use, or by a server."""
     if len(devices) == 1:
-        return bool(processes) and all(_SERVER.search(one.name or "") for one in processes)
+        return bool(processes) and all(re.search(_SERVER, one.name or "") for one in processes)
     held = [
         one
         for one in devices

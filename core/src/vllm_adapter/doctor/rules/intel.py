@@ -11,15 +11,15 @@ from vllm_adapter.doctor.rule import Box, Rule, finding
 from vllm_adapter.doctor.rules._where import xpu
 from vllm_adapter.doctor.text_rule import TextRule
 
-_RELEASE: Final = re.compile(r"\d+\.\d+")
+_RELEASE: Final = r"\d+\.\d+"
 
 
 def _gaudi_releases(box: Box) -> Iterator[Finding]:
     """Gaudi's driver and its torch plug-in have one number, which the vendor pairs."""
     driver = box.facts.driver("habanalabs")
     plugin = box.facts.package("habana-torch-plugin")
-    mine = _RELEASE.match(driver.version) if driver else None
-    theirs = _RELEASE.match(plugin or "")
+    mine = re.match(_RELEASE, driver.version) if driver else None
+    theirs = re.match(_RELEASE, plugin or "")
     if driver and mine and theirs and mine[0] != theirs[0]:
         yield finding(
             "VA1117",

@@ -10,12 +10,12 @@ from vllm_adapter.doctor.finding import Finding
 from vllm_adapter.doctor.rule import Box, Rule, finding, quoted
 from vllm_adapter.doctor.text_rule import TextRule
 
-_MISSING: Final = re.compile(
+_MISSING: Final = (
     r"(?P<library>lib[\w+-]+(?:-[\w.]+)?\.so(?:\.\d+)*): cannot open shared object file"
     r"|(?:Library not loaded"
     r"|Could not load library)[: ]+\S*?(?P<other>lib[\w.+-]+\.(?:dylib|so[.\d]*))"
 )
-_ELSEWHERE: Final = re.compile(
+_ELSEWHERE: Final = (
     r"libcuda\.|libcudart|libascend_hal|libdrvdsmi_host|libdcmi|libc_sec|libmmpa|libnvidia-ml"
 )
 """Those mean something else than a missing package: other rules' libraries."""
@@ -80,7 +80,7 @@ def _missing(box: Box) -> Iterator[Finding]:
     words = ("cannot open shared object", "library not loaded", "could not load library")
     for line, match in box.told(_MISSING, words):
         library = match["library"] or match["other"]
-        if library in seen or _ELSEWHERE.match(library) or "work for XPU device" in line.text:
+        if library in seen or re.match(_ELSEWHERE, library) or "work for XPU device" in line.text:
             continue
         seen.add(library)
         vendor = next((row for row in _SOURCED if re.match(row[0], library)), None)

@@ -10,17 +10,15 @@ from vllm_adapter.doctor.finding import Evidence, Finding
 from vllm_adapter.doctor.rule import Box, Rule, finding, quoted
 from vllm_adapter.doctor.text_rule import TextRule
 
-_FREE: Final = re.compile(
-    r"Free memory on device(?: \S+)? \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)"
-)
-_FULL: Final = re.compile(
+_FREE: Final = r"Free memory on device(?: \S+)? \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)"
+_FULL: Final = (
     r"(?P<device>NPU|CUDA|HIP|XPU|MUSA|HPU|MLU|GCU|MACA)(?: error:)? out of memory\.?"
     r"(?: Tried to allocate (?P<size>[\d.]+ \w+))?"
 )
-_TOTAL: Final = re.compile(
+_TOTAL: Final = (
     r"(?:total capacity of (?P<one>[\d.]+ [GM]iB)|(?P<two>[\d.]+ [GM]iB) total capacity)"
 )
-_USED: Final = re.compile(
+_USED: Final = (
     r"(?P<one>[\d.]+ [GM]iB) already allocated|(?P<two>[\d.]+ [GM]iB) is allocated by PyTorch"
 )
 _TOOLS: Final = {
@@ -59,7 +57,7 @@ def _out_of_memory(box: Box) -> Iterator[Finding]:
         evidence.setdefault(key, []).append(quoted(line))
     for (device, size), matches in found.items():
         text = matches[0].string
-        total, used = _TOTAL.search(text), _USED.search(text)
+        total, used = re.search(_TOTAL, text), re.search(_USED, text)
         told = ", ".join(
             f"{word} {one['one'] or one['two']}"
             for word, one in (("capacity seen", total), ("in use by this program", used))

@@ -10,14 +10,14 @@ from vllm_adapter.doctor.finding import Evidence, Finding, Severity
 from vllm_adapter.doctor.rule import Box, Rule, finding, quoted
 from vllm_adapter.doctor.text_rule import TextRule
 
-_LISTED: Final = re.compile(r"^.*?\s-\s+(?P<name>[\w.-]+)\s+->\s+(?P<value>[\w.]+:[\w.]+)")
-_GROUP: Final = re.compile(r"Available plugins for group (?P<group>[\w.]+)")
-_ACTIVATED: Final = re.compile(r"Platform plugin (?P<name>[\w.-]+) is activated")
-_SERVES: Final = re.compile(
+_LISTED: Final = r"^.*?\s-\s+(?P<name>[\w.-]+)\s+->\s+(?P<value>[\w.]+:[\w.]+)"
+_GROUP: Final = r"Available plugins for group (?P<group>[\w.]+)"
+_ACTIVATED: Final = r"Platform plugin (?P<name>[\w.-]+) is activated"
+_SERVES: Final = (
     r"device_config=(?P<device>\w+)|detected platform (?P<platform>\w+)"
     r"|(?P<none>No platform detected|UnspecifiedPlatform)"
 )
-_NONE: Final = re.compile(
+_NONE: Final = (
     r"Failed to infer device type|'UnspecifiedPlatform' object has no attribute"
     r"|Device string must not be empty"
 )
@@ -36,11 +36,11 @@ def _swallowed(box: Box) -> Iterator[Finding]:
     listed: list[tuple[str, str, Evidence]] = []
     group = ""
     for line in box.facts.report:
-        head = _GROUP.search(line.text)
+        head = re.search(_GROUP, line.text)
         if head:
             group = head["group"]
             continue
-        entry = _LISTED.search(line.text)
+        entry = re.search(_LISTED, line.text)
         if entry and group == "vllm.platform_plugins":
             listed.append((entry["name"], entry["value"], quoted(line)))
     activated = {match["name"] for _, match in box.lines(_ACTIVATED)}

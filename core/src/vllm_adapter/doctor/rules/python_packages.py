@@ -23,16 +23,14 @@ _KNOWN: Final = (
     r"vllm_\w+|torch_\w+|triton_\w+|torchvision|torchaudio|datasets|modelscope|peft|timm)"
 )
 """Packages of vLLM and of the vendors: a module of the user's own is not our matter."""
-_MODULE: Final = re.compile(rf"No module named '(?P<module>{_KNOWN}(?:\.[\w.]+)?)'")
-_NAME: Final = re.compile(
-    rf"cannot import name '(?P<name>\w+)' from '(?P<module>{_KNOWN}(?:\.[\w.]+)?)'"
-)
-_WARNED: Final = re.compile(r"Failed to import (?:from )?vllm\._C\b")
-_KERNELS: Final = re.compile(
+_MODULE: Final = rf"No module named '(?P<module>{_KNOWN}(?:\.[\w.]+)?)'"
+_NAME: Final = rf"cannot import name '(?P<name>\w+)' from '(?P<module>{_KNOWN}(?:\.[\w.]+)?)'"
+_WARNED: Final = r"Failed to import (?:from )?vllm\._C\b"
+_KERNELS: Final = (
     r"No module named 'vllm\._(?:C\w*|rocm_C|moe_C)'|cannot import name '_C' from 'vllm'"
 )
-_RAISED: Final = re.compile(r"\b(?:ModuleNotFoundError|ImportError): No module named")
-_GENERATED: Final = re.compile(r"No module named '(?P<module>[\w.]*\._(?:version|build_info|C))'")
+_RAISED: Final = r"\b(?:ModuleNotFoundError|ImportError): No module named"
+_GENERATED: Final = r"No module named '(?P<module>[\w.]*\._(?:version|build_info|C))'"
 _PLUGINS: Final = ("vllm-ascend", "vllm-gaudi", "vllm-metax", "vllm-spyre", "vllm-musa")
 
 
@@ -50,7 +48,7 @@ def _torch_missing(box: Box) -> Iterator[Finding]:
 def _kernels_missing(box: Box) -> Iterator[Finding]:
     """vLLM's compiled module. A platform that has none of its own warns of it, and is healthy."""
     said = [line for line, _ in box.told(_KERNELS, ("vllm._", "'_c' from"))]
-    failed = [line for line in said if not _WARNED.search(line.text)]
+    failed = [line for line in said if not re.search(_WARNED, line.text)]
     torch = box.facts.torch
     wanted = bool(torch and (torch.cuda or torch.hip)) and box.other_runtime in (None, "rocm")
     lines = failed or (said if wanted else [])
@@ -68,7 +66,7 @@ def _modules_missing(box: Box) -> Iterator[Finding]:
     seen: set[str] = set()
     for line, match in box.told(_GENERATED, ("no module named",)):
         module = match["module"]
-        if module not in seen and not _KERNELS.search(line.text):
+        if module not in seen and not re.search(_KERNELS, line.text):
             seen.add(module)
             yield finding(
                 "VA1212",
@@ -79,11 +77,11 @@ def _modules_missing(box: Box) -> Iterator[Finding]:
             )
     for line, match in box.told(_MODULE, ("no module named",)):
         module = match["module"]
-        if module in seen or module == "torch" or _GENERATED.search(line.text):
+        if module in seen or module == "torch" or re.search(_GENERATED, line.text):
             continue
-        if not _RAISED.search(line.text):
+        if not re.search(_RAISED, line.text):
             continue  # a warning about an optional package
-        if _KERNELS.search(line.text):
+        if re.search(_KERNELS, line.text):
             continue
         seen.add(module)
         yield finding(
@@ -98,7 +96,7 @@ def _modules_missing(box: Box) -> Iterator[Finding]:
 def _names_missing(box: Box) -> Iterator[Finding]:
     """A name that another release has. A file of the user with a package's name is not it."""
     for line, match in box.told(_NAME, ("cannot import name",)):
-        if "partially initialized" in line.text or _KERNELS.search(line.text):
+        if "partially initialized" in line.text or re.search(_KERNELS, line.text):
             continue
         module, name = match["module"], match["name"]
         if module.partition(".")[0] == "vllm":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,7 +12,7 @@ from vllm_adapter.doctor.text_rule import TextRule
 from vllm_adapter.driver_versions import parse_version
 
 _OVERRIDE: Final = "HSA_OVERRIDE_GFX_VERSION"
-_FAULT: Final = re.compile(
+_FAULT: Final = (
     r"Memory access fault by GPU|HIP error: (?:invalid device function|unspecified launch failure)"
     r"|hipErrorInvalidDeviceFunction|HSA_STATUS_ERROR_(?:ILLEGAL_INSTRUCTION|INVALID_ISA)"
 )

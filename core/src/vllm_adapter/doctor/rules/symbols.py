@@ -9,7 +9,7 @@ from typing import Final
 from vllm_adapter.doctor.finding import Finding
 from vllm_adapter.doctor.rule import Box, Rule, finding, quoted
 
-_SITE: Final = re.compile(r"(?:site|dist)-packages/(?P<package>[A-Za-z0-9_]+)")
+_SITE: Final = r"(?:site|dist)-packages/(?P<package>[A-Za-z0-9_]+)"
 _PROVIDERS: Final = (
     # beginning of the symbol, who should have it, what to do
     ("__nvJitLink", "nvidia-nvjitlink", "unset LD_LIBRARY_PATH where it points at an older CUDA"),
@@ -35,7 +35,7 @@ _PROVIDERS: Final = (
     ("Py", "Python", "use a wheel for this Python"),
     ("_Py", "Python", "use a wheel for this Python"),
 )
-_UNDEFINED: Final = re.compile(
+_UNDEFINED: Final = (
     r"(?P<library>[^\s:'\"(]+\.so[.\d]*)['\"]?: undefined symbol: (?P<symbol>\w+)"
     r"(?:, version (?P<version>[\w.+-]+))?"
 )
@@ -48,7 +48,7 @@ def _undefined_symbol(box: Box) -> Iterator[Finding]:
         if (library, symbol) in seen:
             continue
         seen.add((library, symbol))
-        found = _SITE.search(line.text[: match.end("library")])
+        found = re.search(_SITE, line.text[: match.end("library")])
         inner = re.findall(r"nvidia/(\w+)/lib", library)
         package = inner[-1] if inner else found["package"] if found else library.rsplit("/")[-1]
         cause, action = _disagreement(package, symbol, match["version"])

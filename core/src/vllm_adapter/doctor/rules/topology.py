@@ -14,11 +14,11 @@ from vllm_adapter.host.link_kind import LinkKind
 from vllm_adapter.host.topology import build
 from vllm_adapter.host.topology_types import Topology
 
-_WIRED: Final = re.compile(r"(?i)\b(?:SXM\d?|HGX|OAM)\b|-SXM")
+_WIRED: Final = r"(?i)\b(?:SXM\d?|HGX|OAM)\b|-SXM"
 _REFUSED: Final = ("GNS", "CNS", "TNS", "NS", "DR")
 """Cells of `nvidia-smi topo -p2p` that say no: by the GPU, chipset or topology; disabled."""
 _SAID: Final = {"degraded": "VA1801", "asymmetric": "VA1802"}
-_CUT: Final = re.compile(r"(?:are|is) missing|incomplete|only displaying")
+_CUT: Final = r"(?:are|is) missing|incomplete|only displaying"
 
 
 @lru_cache(maxsize=2)
@@ -31,7 +31,7 @@ def _sources(box: Box) -> str:
 
 
 def _cut(box: Box) -> Iterator[Finding]:
-    notes = [note for matrix in box.facts.links for note in matrix.notes if _CUT.search(note)]
+    notes = [note for matrix in box.facts.links for note in matrix.notes if re.search(_CUT, note)]
     if notes:
         yield finding(
             "VA1002",
@@ -59,7 +59,7 @@ def _no_fabric(box: Box) -> Iterator[Finding]:
     """Modules that are always wired to a fabric, in a link table without one."""
     topology = _topology(box.facts)
     names = {one.name for one in box.facts.accelerators if one.vendor == "cuda" and one.name}
-    wired = sorted(name for name in names if _WIRED.search(name))
+    wired = sorted(name for name in names if re.search(_WIRED, name))
     count = sum(one.vendor == "cuda" for one in topology.devices)
     if count < 2 or not topology.pairs or topology.domains or not box.facts.links:
         return
@@ -102,7 +102,7 @@ def _maybe_cut(box: Box) -> bool:
     return (
         " ".join(last.split()).startswith(tuple(labels))
         or any(matrix.vendor == "rocm" for matrix in box.facts.links)  # nodes are a list below it
-        or any(_CUT.search(note) for matrix in box.facts.links for note in matrix.notes)
+        or any(re.search(_CUT, note) for matrix in box.facts.links for note in matrix.notes)
     )
 
 

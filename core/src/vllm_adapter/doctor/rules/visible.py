@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -20,12 +19,12 @@ _LIMITS: Final = (
     "MUSA_VISIBLE_DEVICES",
     "HABANA_VISIBLE_MODULES",
 )
-_NOTHING: Final = re.compile(
+_NOTHING: Final = (
     r"No CUDA GPUs are available|no CUDA-capable device is detected|No HIP GPUs are available"
     r"|no ROCm-capable device|device count is zero|No XPU devices|visible devices \(0\)"
     r"|Failed to infer device type"
 )
-_ORDINAL: Final = re.compile(r"(?P<api>HIP|CUDA|hip|cuda)\w* error: invalid device ordinal")
+_ORDINAL: Final = r"(?P<api>HIP|CUDA|hip|cuda)\w* error: invalid device ordinal"
 
 
 def _filtered_twice(box: Box) -> Iterator[Finding]:
