@@ -91,7 +91,8 @@ class Library:
 
     def error(self, status: int, name: str) -> VllmAdapterError:
         """The typed error of a status that the function `name` just gave in this thread."""
-        raw = self.functions["last_error"]()
+        # A forked child may not even ask; and what it would hear is of another call.
+        raw = b"" if status == abi.FORKED else self.functions["last_error"]()
         return error_of(status, f"{self.path.name}: {name}", _text(raw))
 
     def device_count(self) -> int:
