@@ -98,10 +98,9 @@ def _hardware(records: Sequence[AdapterRecord]) -> list[str]:
         for device in record.devices:
             if record.name not in never and record.has_run(device) is False:
                 assert device.capability_file is not None
-                lines.append(
-                    f"{device.torch} ({device.name}): its descriptor {device.capability_file.stem} "
-                    "was not run on hardware"
-                )
+                who = f"{device.torch} ({device.name})"
+                name = device.capability_file.stem
+                lines.append(f"{who}: its descriptor {name} was not run on hardware")
     return lines
 
 
