@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import platform
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,20 @@ def test_the_command_in_the_hint_shows_the_crash(faulty):
     )
     assert "asked for device_count" in done.stdout
     assert "Fatal Python error: Segmentation fault" in done.stderr
+
+
+def test_a_child_that_nobody_waits_for_ends_itself(faulty):
+    command = (sys.executable, "-m", "vllm_adapter._clib_child", "1", str(faulty("LOAD_HANGS")))
+    done = subprocess.run([*command, "0"], capture_output=True, check=False)
+    assert done.returncode == -signal.SIGALRM
+
+
+def test_the_command_in_the_hint_shows_a_refusal_too(faulty):
+    command = (sys.executable, "-m", "vllm_adapter._clib_child", str(faulty("NO_FENCE")))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "leaves required functions NULL" in done.stderr
 
 
 def changed(path, target, offset, data):

@@ -1,9 +1,10 @@
 """The child that `clib_check` starts: loads a C library and asks it what core will ask.
 
-    python -m vllm_adapter._clib_child FD PATH
+    python -m vllm_adapter._clib_child FD PATH LIMIT_S
 
 FD receives one JSON list a line: ["step", words] before each step, then ["answer", object] or
-["refused", message, hint].
+["refused", message, hint]. A second after the limit the child ends itself, should nobody be left
+to end it.
 
     python -X faulthandler -m vllm_adapter._clib_child PATH
 
@@ -15,7 +16,9 @@ from __future__ import annotations
 import dataclasses
 import faulthandler
 import json
+import math
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,9 +51,10 @@ def ask(path: Path, step: Callable[[str], None]) -> dict[str, Any]:
 def main() -> None:
     """Serves one order and leaves at once: a library's exit handlers are not our risk to take."""
     if len(sys.argv) == 2:
-        print(json.dumps(ask(Path(sys.argv[1]), print), indent=2))
+        _by_hand(Path(sys.argv[1]))
         return
     channel, path = int(sys.argv[1]), Path(sys.argv[2])
+    signal.alarm(math.ceil(float(sys.argv[3])) + 1)
     faulthandler.enable()
     os.set_inheritable(channel, False)
     os.dup2(2, 1)  # libraries print banners
@@ -65,6 +69,13 @@ def main() -> None:
     else:
         send("answer", answer)
     os._exit(0)
+
+
+def _by_hand(path: Path) -> None:
+    try:
+        print(json.dumps(ask(path, lambda words: print(words, flush=True)), indent=2))
+    except VllmAdapterError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def _ask(path: Path, limit_s: float) -> tuple[list[Any], str]:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "vllm_adapter._clib_child"),
-                    *(str(answers.fileno()), str(path)),
+                    *(str(answers.fileno()), str(path), str(limit_s)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

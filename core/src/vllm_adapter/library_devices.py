@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from vllm_adapter.clib.library import Library
+from vllm_adapter.clib.library import DeviceInfo
 from vllm_adapter.host.facts import Accelerator
 from vllm_adapter.manifest import Manifest
 from vllm_adapter.settings import Settings
@@ -19,24 +20,17 @@ def library_file(manifest: Manifest, settings: Settings) -> Path | None:
     return own if own is None or settings.library is None else settings.library
 
 
-def library_devices(vendor: str, library: Library) -> list[Accelerator]:
-    """One accelerator for each device of a library. `vendor` is the adapter's name.
-
-    Raises:
-        DeviceError: the library cannot tell.
-    """
-    found = []
-    for index in range(library.device_count()):
-        info = library.device_info(index)
-        found.append(
-            Accelerator(
-                vendor=vendor,
-                index=index,
-                source="library",
-                name=info.name or None,
-                arch=info.arch or None,
-                memory_total_bytes=info.total_bytes or None,
-                compute_units=info.units or None,
-            )
+def library_devices(vendor: str, devices: Sequence[DeviceInfo]) -> list[Accelerator]:
+    """One accelerator for each device that a library tells of. `vendor` is the adapter's name."""
+    return [
+        Accelerator(
+            vendor=vendor,
+            index=index,
+            source="library",
+            name=device.name or None,
+            arch=device.arch or None,
+            memory_total_bytes=device.total_bytes or None,
+            compute_units=device.units or None,
         )
-    return found
+        for index, device in enumerate(devices)
+    ]

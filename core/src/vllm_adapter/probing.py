@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import importlib.util
 import json
+import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,17 +17,20 @@ from typing import Any, Final
 
 from vllm_adapter.adapter import Adapter, library_command, one_line, probe_command
 from vllm_adapter.capability import Capability
-from vllm_adapter.clib.elf import check_file
-from vllm_adapter.clib.library import Library, by_hand
+from vllm_adapter.clib.library import by_hand
+from vllm_adapter.clib_check import check_library
 from vllm_adapter.descriptors import choose, live_values, load_all, narrowed
 from vllm_adapter.errors import AdapterError, LibraryError, VllmAdapterError
 from vllm_adapter.host.facts import Accelerator, HostFacts, PciDevice
 from vllm_adapter.host.match import Match, match
+from vllm_adapter.isolation import LIMIT_S
 from vllm_adapter.library_devices import library_devices, library_file
 from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.settings import Settings
 from vllm_adapter.torch_devices import torch_devices
 
+LIBRARY_LIMIT_S: Final = 0.75 * LIMIT_S
+"""Seconds for a C library: it has to be told before this process is given up."""
 _BUILDS: Final[Mapping[str, str]] = {"cuda": "CUDA", "xpu": "XPU"}
 
 
@@ -63,8 +67,6 @@ def examine(record: AdapterRecord, host: HostFacts) -> dict[str, Any]:
         status, (reason, next_step) = Status.OK, _remark(record, devices)
     except _Refused as refusal:
         status, reason, next_step = refusal.status, str(refusal), refusal.next_step
-    except LibraryError as error:
-        status, reason, next_step = Status.BROKEN, error.message, error.hint
     except AdapterError as error:
         status = Status.BROKEN
         reason = error.message.removeprefix(f"adapter {record.name}: ")
@@ -228,17 +230,20 @@ def _plain(record: AdapterRecord, live: Any) -> dict[str, Any]:
 
 
 def _library_devices(record: AdapterRecord, file: Path, evidence: list[str]) -> list[Accelerator]:
-    """What a C library shows; never nothing. One that crashes or hangs costs this child."""
-    check_file(file)
-    library = Library(file)
-    shown = library_devices(record.name, library)
-    version = f" {library.version}" if library.version else ""
-    if not shown:
+    """What a C library shows; never nothing. It is asked in a process of its own."""
+    try:
+        facts = check_library(file, limit_s=LIBRARY_LIMIT_S)
+    except LibraryError as error:
+        look = by_hand(file) if file.exists() else f"ls -l {shlex.quote(str(file))}"
+        raise _Refused(Status.BROKEN, f"{error.message}; {error.hint}", look) from error
+    version = f" {facts.version}" if facts.version else ""
+    count = len(facts.devices)
+    if not count:
         raise _Refused(
             Status.ABSENT, f"its library {file.name}{version} shows no device", by_hand(file)
         )
-    evidence.append(f"{file.name}{version} shows {len(shown)} device{'s' * (len(shown) > 1)}")
-    return shown
+    evidence.append(f"{file.name}{version} shows {count} device{'s' * (count > 1)}")
+    return library_devices(record.name, facts.devices)
 
 
 def _torch_count(record: AdapterRecord, kind: str, module: str | None, evidence: list[str]) -> int:
