@@ -211,4 +211,11 @@ BOX_CODES: Final = (
         "lower the sizes, or make more devices visible.",
         "'World size (8) is larger than the number of available GPUs (4)'",
     ),
+    Code(
+        "VA1606",
+        "MIG is on, and no instance was made",
+        "A GPU in MIG mode gives out no device until an instance is made.",
+        "make an instance, or switch MIG off.",
+        "'No MIG devices found'",
+    ),
 )

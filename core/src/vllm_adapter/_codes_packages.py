@@ -187,4 +187,12 @@ PACKAGE_CODES: Final = (
         "make an environment with a Python in its range.",
         "'requires a different Python'",
     ),
+    Code(
+        "VA1224",
+        "an extension is compiled with another CUDA than torch's",
+        "The toolkit that compiles and the one that torch was built with are of different "
+        "major versions.",
+        "point CUDA_HOME at a toolkit of torch's version.",
+        "'The detected CUDA version mismatches the version that was used to compile PyTorch'",
+    ),
 )

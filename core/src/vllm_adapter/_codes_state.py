@@ -270,4 +270,11 @@ STATE_CODES: Final = (
         "run again with NCCL_DEBUG=INFO; check /dev/shm and memlock.",
         "'NCCL error: unhandled system error'",
     ),
+    Code(
+        "VA1916",
+        "vLLM has no build for Windows",
+        "vLLM runs on Linux and macOS; on Windows inside WSL 2.",
+        "install WSL 2 with a Linux distribution, and vLLM in it.",
+        "'Microsoft Windows' in the report",
+    ),
 )

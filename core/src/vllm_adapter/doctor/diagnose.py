@@ -20,6 +20,7 @@ KINDS: Final = (
     "others",
     "build",
     "symbols",
+    "availability",
     "libraries",
     "python_packages",
     "toolchain",
@@ -37,24 +38,30 @@ KINDS: Final = (
     "system",
 )
 """The modules of `doctor.rules`."""
-_UNSEEN: Final = ("VA1508", "VA1507", "VA1503")
+_UNSEEN: Final = ("VA1508", "VA1507", "VA1503", "VA1111")
 EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {
     "VA1101": _UNSEEN,
     "VA1102": _UNSEEN,
-    "VA1103": ("VA1102", "VA1111", *_UNSEEN),
-    "VA1110": ("VA1102", "VA1111", *_UNSEEN),
-    "VA1111": _UNSEEN,
-    "VA1201": ("VA1503",),
-    "VA1202": ("VA1503", "VA1508"),
+    "VA1103": ("VA1102", *_UNSEEN),
+    "VA1110": ("VA1102", *_UNSEEN),
+    "VA1111": ("VA1508", "VA1507", "VA1503"),
+    "VA1106": ("VA1102", *_UNSEEN),
+    "VA1116": ("VA1102", *_UNSEEN),
+    "VA1201": ("VA1503", "VA1102", "VA1111"),
+    "VA1202": ("VA1503", "VA1508", "VA1102", "VA1111"),
+    "VA1104": ("VA1102", *_UNSEEN),
+    "VA1114": ("VA1102", *_UNSEEN),
+    "VA1205": ("VA1102", "VA1111"),
     "VA1220": ("VA1508",),
     "VA1215": ("VA1508",),
     "VA1404": ("VA1915",),
     "VA1405": ("VA1915", "VA1902"),
-    "VA1406": ("VA1111", *_UNSEEN),
+    "VA1406": _UNSEEN,
     "VA1502": ("VA1503", "VA1508"),
-    "VA1603": ("VA1102", "VA1111", *_UNSEEN),
-    "VA1808": ("VA1803", *_UNSEEN),
+    "VA1603": ("VA1102", *_UNSEEN),
+    "VA1808": ("VA1803", "VA1102", *_UNSEEN),
     "VA1902": ("VA1915",),
+    "VA1910": ("VA1404",),
 }
 """A finding of the first code is the cause of those: they are not said beside it."""
 _ORDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}

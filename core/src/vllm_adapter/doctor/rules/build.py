@@ -19,6 +19,7 @@ _EXTENSIONS: Final = (
 )
 _NO_IMAGE: Final = (
     r"no kernel image is available|invalid device function|CUDA error 209|cudaErrorNoKernelImage"
+    r"|hipErrorNoBinaryForGpu|Unable to find code object for"
 )
 _CUDART: Final = r"libcudart\.so(?:\.(?P<major>[.\d]+))?: cannot open shared object file"
 _OWN: Final = ("ascend", "tpu", "gaudi", "musa", "mlu", "enflame", "neuron")
@@ -26,7 +27,14 @@ _TARGETS: Final = ("cpu", "tpu", "neuron", "xpu", "hpu", "openvino")
 
 
 def _no_kernel_image(box: Box) -> Iterator[Finding]:
-    words = ("no kernel image", "invalid device function", "cuda error 209", "nokernelimage")
+    words = (
+        "no kernel image",
+        "invalid device function",
+        "cuda error 209",
+        "nokernelimage",
+        "nobinaryforgpu",
+        "find code object",
+    )
     lines = [line for line, _ in box.told(_NO_IMAGE, words)]
     if not lines:
         return

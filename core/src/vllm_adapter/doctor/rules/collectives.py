@@ -99,4 +99,12 @@ RULES: Final = (
         "make --tensor-parallel-size times --pipeline-parallel-size the number of visible "
         "devices; check the visible-devices variable, the container's devices, and `ray status`",
     ),
+    TextRule(
+        "VA1806",
+        ("custom allreduce is disabled because",),
+        r"Custom allreduce is disabled because your platform lacks GPU P2P capability[^\n]*",
+        "the GPUs have no peer access, and vLLM uses NCCL instead of its own reduction",
+        "nothing; --disable-custom-all-reduce silences it",
+        Severity.NOTE,
+    ),
 )  # fmt: skip

@@ -175,4 +175,22 @@ RULES: Final = (
         "make the vendor's tool show a device here first; unset the visible-devices variable",
         on=_no_npu,
     ),
+    TextRule(
+        "VA1402",
+        _WORDS,
+        r"(?i)permission denied\W{1,4}(?P<node>/dev/(?:kfd|dri|nvidia|davinci|accel|hl|mtgpu|mxcd|"
+        r"cambricon)[\w./-]*)",
+        "this user may not open {node}",
+        "add the user to the node's group by its number (`ls -ln {node}`)",
+    ),
+    TextRule(
+        "VA1401",
+        _WORDS,
+        r"(?i)(?:no such file or directory|not found|does not exist)\W{1,4}"
+        r"(?P<node>/dev/(?:kfd|dri|nvidia|davinci|accel|hl|mtgpu|mxcd|cambricon)[\w./-]*)"
+        r"|stat (?P<other>/dev/(?:kfd|dri|nvidia|davinci|accel|hl)[\w./-]*): no such file",
+        "{node}{other} is not there: the container was started without it, or the kernel driver "
+        "is not loaded",
+        "start the container with it; `vllm-adapter container` prints all flags",
+    ),
 )

@@ -129,4 +129,20 @@ RULES: Final = (
         "nothing; a Linux host has the full rate",
         Severity.NOTE,
     ),
+    TextRule(
+        "VA1808",
+        ("fabric manager", "fabricmanager", "in progress"),
+        r"(?i)fabric ?manager[^\n]*(?:don't match|do not match|version mismatch|failed to start|"
+        r"is not running)|^\s*State\s*:\s*In Progress\s*$",
+        "the fabric manager of these NVSwitch GPUs does not run, or is of another version",
+        "install nvidia-fabricmanager of exactly the driver's version and start it",
+        only=r"(?i)fabric",
+    ),
+    TextRule(
+        "VA1606",
+        ("no mig devices found",),
+        r"No MIG devices found",
+        "MIG is on for a GPU, and no instance of it was made: CUDA finds no device there",
+        "make one (`nvidia-smi mig -cgi PROFILE -C`), or end MIG (`nvidia-smi -i N -mig 0`)",
+    ),
 )

@@ -17,7 +17,7 @@ from vllm_adapter.driver_tables import (
 from vllm_adapter.host.facts import Driver, Line
 
 _TOO_OLD: Final = r"driver on your system is too old \(found version (?P<number>\d+)\)"
-_NO_LIBCUDA: Final = r"libcuda\.so[.\d]*: cannot open shared object file"
+_NO_LIBCUDA: Final = r"(?:libcuda|libnvidia-ml)\.so[.\d]*: cannot open shared object file"
 _ERROR_35: Final = (
     r"(?i)CUDA driver version is insufficient for CUDA runtime version"
     r"|Found no NVIDIA driver on your system|cudaErrorInsufficientDriver"
@@ -145,7 +145,11 @@ def _unreachable(box: Box) -> Iterator[Finding]:
     """No driver at all. The same CUDA error also means an old driver: told apart by evidence."""
     if not _cuda_is_meant(box):
         return
-    missing = [quoted(line) for line, _ in box.told(_NO_LIBCUDA, ("libcuda.so",))][:2]
+    missing = [
+        quoted(line)
+        for line, _ in box.told(_NO_LIBCUDA, ("libcuda.so", "libnvidia-ml.so"))
+        if "nvidia-container-cli" not in line.text
+    ][:2]
     failed = [quoted(line) for line in _insufficient(box)][:2]
     none = [quoted(line) for line, _ in box.told(_NO_DEVICE, _NO_DEVICE_WORDS)][:2]
     driver = driver_of(box)

@@ -135,4 +135,21 @@ RULES: Final = (
         "machine",
         Severity.NOTE,
     ),
+    TextRule(
+        "VA1704",
+        ("nvrm: bar", "pci i/o region assigned"),
+        r"NVRM: BAR\d is 0M|This PCI I/O region assigned to your NVIDIA device is invalid",
+        "the firmware gave the GPU no address window for its memory",
+        "switch on 'Above 4G decoding' (and large BARs) in the firmware; on a virtual machine "
+        "raise its 64-bit MMIO size; boot with pci=realloc",
+    ),
+    TextRule(
+        "VA1704",
+        ("err!",),
+        r"^\|\s*(?:ERR!|N/A|\d+%)\s+(?:ERR!|N/A|\d+C)\s[^\n]*ERR![^\n]*",
+        "nvidia-smi cannot read this GPU's power or fan: its firmware does not answer well",
+        "power-cycle the host; if it stays, `nvidia-smi -q` and the kernel's log (Xid), then have "
+        "the card checked",
+        Severity.WARNING,
+    ),
 )  # fmt: skip

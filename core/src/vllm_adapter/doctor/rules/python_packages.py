@@ -163,8 +163,9 @@ RULES: Final = (
     ),
     TextRule(
         "VA1220",
-        ("torchvision::nms", "couldn't load custom c++ ops", "detected that pytorch and"),
+        ("torchvision::", "couldn't load custom c++ ops", "detected that pytorch and"),
         r"operator torchvision::nms does not exist|Couldn't load custom C\+\+ ops"
+        r"|Could not run 'torchvision::\w+' with arguments from the 'CUDA' backend"
         r"|Detected that PyTorch and (?P<what>\w+) were compiled with different CUDA",
         "torchvision or torchaudio was built for another torch than the installed one {what}",
         "install torch, torchvision and torchaudio in one command from one index",
@@ -176,5 +177,23 @@ RULES: Final = (
         r"'(?P<want>[^']+)'",
         "{what} is for Python {want}, and this is {have}",
         "make an environment with a Python in that range (`uv venv --python 3.12`)",
+    ),
+    TextRule(
+        "VA1223",
+        ("could not find a version that satisfies",),
+        r"Could not find a version that satisfies the requirement (?P<what>(?:vllm|torch|triton|"
+        r"flashinfer|xformers)[\w.+=<>~!-]*)",
+        "the package index holds no {what} for this Python, processor or system",
+        "`python -V` and `uname -m`; take a Python that the release's wheels are for (3.10 to "
+        "3.13), the vendor's own index, or build it",
+    ),
+    TextRule(
+        "VA1224",
+        ("mismatches the version that was used to compile",),
+        r"The detected CUDA version \((?P<toolkit>[\d.]+)\) mismatches the version that was used "
+        r"to compile\s+PyTorch \((?P<torch>[\d.]+)\)",
+        "an extension is compiled with the CUDA toolkit {toolkit} for a torch of CUDA {torch}",
+        "point CUDA_HOME at a toolkit of CUDA {torch}, or install the torch of this toolkit's "
+        "major version",
     ),
 )  # fmt: skip

@@ -63,7 +63,18 @@ def _slow_bfloat16(box: Box) -> Iterator[Finding]:
         )
 
 
+def _windows(box: Box) -> Iterator[Finding]:
+    if box.facts.os.name == "Windows":
+        yield finding(
+            "VA1916",
+            [Evidence(box.facts.os.distribution or "Windows", "host facts")],
+            "this report is of Windows itself, for which vLLM has no build",
+            severity=Severity.WARNING,
+        )
+
+
 RULES: Final = (
+    Rule("VA1916", _windows),
     Rule("VA1001", _collector),
     Rule("VA1903", _android),
     Rule("VA1904", _offline),
@@ -101,5 +112,13 @@ RULES: Final = (
         "start the container with `--cap-add SYS_NICE --security-opt seccomp=unconfined`, bind "
         "within its cpuset, install numactl; the work goes on without binding, slower",
         Severity.WARNING,
+    ),
+    TextRule(
+        "VA1905",
+        ("could not create a primitive",),
+        r"could not create a primitive(?: descriptor)?(?: for an? \w+ primitive)?",
+        "oneDNN has no routine for this operation in this data type on this CPU, or no memory "
+        "for it",
+        "use --dtype float32 (or bfloat16 on a CPU with AVX-512 BF16 or AMX); upgrade torch",
     ),
 )  # fmt: skip
