@@ -46,7 +46,10 @@ class Reductions:
             packet = getattr(aten, name)
             for overload in ("out", "dims_out", "all_out"):
                 table[getattr(packet, overload)] = partial(reduce, name)
-        return [Part(("reduce", "unary"), table)]
+        return [
+            Part(("reduce", "unary"), table),
+            Part(("reduce", "binary", "unary", "fill"), {aten.isin.Tensor_Tensor_out: self._isin}),
+        ]
 
     def _reduce(
         self,
@@ -98,6 +101,23 @@ class Reductions:
         if len(shape) > abi.MAX_DIMS:
             shape = (prod(head.shape), length)
         return operand(dense)._replace(shape=shape, strides=contiguous_strides(shape))
+
+    def _isin(
+        self,
+        elements: torch.Tensor,
+        tested: torch.Tensor,
+        *,
+        assume_unique: bool = False,
+        invert: bool = False,
+        out: torch.Tensor,
+    ) -> Any:
+        """Compares all with all: the tested are few, such as the tokens that end a sentence."""
+        if tested.dim() > 1 or elements.dim() >= abi.MAX_DIMS or out.dtype != torch.bool:
+            return NotImplemented
+        pairs = elements.unsqueeze(-1) == tested.view(-1)
+        found = pairs.any(-1)
+        self._native.copies.on_device(~found if invert else found, fit(out, elements.shape))
+        return out
 
     def _all_of(self, kind: str, x: torch.Tensor) -> Any:
         out = self._native.backend.empty((), x.dtype, x.get_device())
