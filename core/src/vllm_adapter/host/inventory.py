@@ -156,7 +156,23 @@ def _without_parents(listed: list[Accelerator], notes: list[str]) -> list[Accele
         notes.append(
             f"{len(split)} GPU(s) are split by MIG: each instance is a device, the whole is none"
         )
-    return [one for one in listed if one not in split]
+    whole = {one.index: one for one in split}
+    return [
+        _of_its_gpu(one, whole[one.index]) if _is_instance(one) and one.index in whole else one
+        for one in listed
+        if one not in split
+    ]
+
+
+def _of_its_gpu(one: Accelerator, gpu: Accelerator) -> Accelerator:
+    """An instance where its GPU is; it has no bus address of its own."""
+    return replace(
+        one,
+        arch=one.arch or gpu.arch,
+        numa_nodes=one.numa_nodes or gpu.numa_nodes,
+        cpus=one.cpus or gpu.cpus,
+        cpus_truncated=one.cpus_truncated or gpu.cpus_truncated,
+    )
 
 
 def _joined(devices: list[Device], functions: list[PciDevice], notes: list[str]) -> list[Device]:

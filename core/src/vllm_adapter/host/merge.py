@@ -74,6 +74,8 @@ def _united(one: tuple[T, ...], other: tuple[T, ...]) -> tuple[T, ...]:
 
 _LISTING: Final = ("lspci", "inxi", "kernel")
 """Sources that number nothing: their index is a place in a list."""
+_FEWEST: Final = 4
+"""Different digits of a real id: of 32 random ones there are never fewer."""
 _RUNTIMES: Final = ("torch", "sglang", "rocminfo", "sycl-ls")
 """Sources that number what a program may see."""
 
@@ -93,7 +95,10 @@ def join_accelerators(
     for device in other:
         at = next((i for i, known in enumerate(found) if same_device(known, device)), None)
         if at is not None:
-            found[at] = _joined(found[at], device)
+            joined = _joined(found[at], device)
+            if (joined.partition or "").startswith("GI ") and device.partition:
+                joined = replace(joined, partition=device.partition)  # a profile says more
+            found[at] = joined
         elif not (_listing(device) and device.vendor in unplaced):
             found.append(device)
     return tuple(found)
@@ -109,13 +114,20 @@ def same_device(one: Accelerator, other: Accelerator) -> bool:
         return False
     for key in ("uuid", "bdf"):
         mine, theirs = getattr(one, key), getattr(other, key)
-        if mine and theirs:
+        if mine and theirs and not (key == "uuid" and _masked(mine)):
+            if one.source == other.source and one.index != other.index and one.die != other.die:
+                return False  # partitions of one device
             return bool(mine == theirs) and (
                 one.die is None or other.die is None or one.die == other.die
             )
     if _listing(one) or _listing(other) or _counts_visible(one) != _counts_visible(other):
         return False
     return (one.index, one.die or 0) == (other.index, other.die or 0)
+
+
+def _masked(uuid: str) -> bool:
+    """Whether it is no id: ROCm's "GPU-XX" of a card without one, or what a person wrote over."""
+    return len(set(uuid.lower().removeprefix("gpu-").removeprefix("mig-")) - {"-"}) < _FEWEST
 
 
 def _counts_visible(device: Accelerator) -> bool:

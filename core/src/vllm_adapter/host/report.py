@@ -50,7 +50,8 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ("nvidia_smi_q", r"NVSMI LOG=|<nvidia_smi_log>"),
     (
         "nvidia_smi",
-        r"NVIDIA-SMI|PPU-SMI|XPU-SMI|IX-ML|Persistence-M|NVML library|UUID: |index,|device handle",
+        r"NVIDIA-SMI|PPU-SMI|XPU-SMI|IX-ML|Persistence-M|NVML library|UUID: |index,|device handle"
+        r"|--query-gpu|memory\.total \[|driver_version",
     ),
     ("npu_smi", r"npu-smi|Hugepages-Usage|Chip Logic ID|Chip Name"),
     ("hl_smi", r"HL-SMI|AIP"),

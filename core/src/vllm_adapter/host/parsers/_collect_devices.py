@@ -17,6 +17,8 @@ _LISTED: Final = re.compile(
     r"^\s*(?:GPU models and configuration\s*:\s*)?GPU (\d{1,3})\s*:\s*(\S.*?)(?: \(UUID: \S+\))?$"
 )
 _GCN: Final = re.compile(r"^(.*?)\s*\((?:(gfx[0-9a-f]{3,4})\b[^()]*|NoGCNArchName\w*)\)$")
+_WSL: Final = re.compile(r"(?i)\bmicrosoft-standard\b|\bWSL2?\b")
+_LINUX: Final = re.compile(r"\bLinux-\d+\.\d|\bLinux \S+ \d+\.\d+\.\d")
 _INTEL: Final = re.compile(r"^\s*[*•-]\s*(?:\[(\d{1,3})\]\s*)?(\S.*)$")
 _PROPERTY: Final = re.compile(r"(\w+)=('[^']*'|\[[^\]]*\]|[^,()]+)")
 
@@ -72,11 +74,19 @@ def _named(
     return Accelerator(vendor, index, source, name or None, arch=arch)
 
 
-def nvidia_component(version: str | None) -> str:
-    """ "windows" for the driver of a WSL host, which `nvidia-smi` in WSL prints: since 530, Linux
-    drivers have three numbers, and those of Windows two."""
+def nvidia_component(version: str | None, text: str) -> str:
+    """ "windows" for the driver of a WSL host, which `nvidia-smi` in WSL prints.
+
+    Drivers of Windows have two numbers; those of Linux have three since 530, and two again in some
+    releases since 595. The kernel tells, where the report names one.
+    """
     found = re.fullmatch(r"(\d{3})\.\d{2}", version or "")
-    return "windows" if found and int(found[1]) >= 530 else "nvidia"
+    if found is None or int(found[1]) < 530:
+        return "nvidia"
+    if _WSL.search(text):
+        return "windows"
+    linux = _LINUX.search(text) is not None
+    return "nvidia" if linux or int(found[1]) >= 595 else "windows"
 
 
 def intel_devices(

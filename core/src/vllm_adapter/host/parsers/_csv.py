@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from vllm_adapter.host.device_facts import Accelerator, Health
@@ -12,6 +13,9 @@ from vllm_adapter.host.text import Report
 
 _MEMORY: Final = ("memory.total", "memory.used")
 _INDEX: Final = "index"
+_ASKED: Final = re.compile(r"nvidia-smi\b.*--query-gpu[= ](?P<names>[\w.,]+)(?P<rest>.*)")
+_ONE: Final = re.compile(r"(?:^|\s)(?:-i|--id)\b")
+_PLAIN: Final = re.compile(r"\d+(?:\.\d+)+")
 
 
 def csv_devices(
@@ -22,23 +26,56 @@ def csv_devices(
     A unit stands in the header ("memory.total [MiB]") or in the cell. The text's last line is
     believed but for its last cell, which may have been cut.
     """
-    found: list[Accelerator] = []
+    return tuple(
+        _device(row, units, vendor, source) for row, units in _rows(report, needs) if row[_INDEX]
+    )
+
+
+def csv_drivers(report: Report) -> tuple[str, ...]:
+    """The versions of the NVIDIA driver in such tables."""
+    versions = (row.get("driver_version", "") for row, _ in _rows(report, ("driver_version",)))
+    return tuple(dict.fromkeys(one for one in versions if _PLAIN.fullmatch(one)))
+
+
+def _rows(report: Report, needs: Sequence[str]) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
+    """(cells by name, units by name) of each row; the command names them where a header does not.
+
+    Rows without `index` are all devices in their order, unless the command asked for one.
+    """
+    one = False
     for start, line in enumerate(report.lines):
-        if "," not in line.text or _INDEX not in line.text:
+        asked = _ASKED.search(line.text)
+        if asked:
+            one = _ONE.search(line.text) is not None
+        if "," not in line.text:
             continue
-        names, units = _header(line.text)
-        if _INDEX not in names or (needs and not set(needs) & set(names)):
+        if asked and "noheader" in asked["rest"]:
+            names = asked["names"].lower().split(",")
+            units = dict.fromkeys(_MEMORY, "MiB" if "nounits" in asked["rest"] else "")
+        elif asked:
             continue
-        for place in range(start + 1, len(report.lines)):
+        else:
+            names, units = _header(line.text)
+            if _INDEX not in names and not ("name" in names and _unnumbered(names, units)):
+                continue
+        if (needs and not set(needs) & set(names)) or (one and _INDEX not in names):
+            continue
+        for order, place in enumerate(range(start + 1, len(report.lines))):
             cells = [cell.strip() for cell in report.lines[place].text.split(",")]
             last = not is_whole(report, place)
             if len(cells) != len(names) and not last:
                 break
             row = dict(zip(names, cells[:-1] if last else cells, strict=False))
+            if _INDEX not in names:
+                row[_INDEX] = str(order)
             if not row.get(_INDEX, "").isdigit():
                 break
-            found.append(_device(row, units, vendor, source))
-    return tuple(found)
+            yield row, units
+
+
+def _unnumbered(names: Sequence[str], units: dict[str, str]) -> bool:
+    """Whether a header without numbers is surely the tool's: one of its units, or of its names."""
+    return units.get(_MEMORY[0]) == "MiB" or "pci.bus_id" in names or "driver_version" in names
 
 
 def _header(text: str) -> tuple[list[str], dict[str, str]]:

@@ -21,6 +21,8 @@ _FIRST: Final = re.compile(
     rf"(?P<bdf>{BDF}|N/A(?=\s))(?P<rest>.*)$"  # a Jetson's GPU is on no bus
 )
 _PERSISTENCE: Final = re.compile(r"\s+(?:On|Off|N/A|Enabled|Disabled|WDDM|TCC|MCDM)$")
+_STATE: Final = re.compile(r"On|Off|N/A|Enabled|Disabled")
+_CELL_BEFORE: Final = re.compile(r"\d+\s+([^|]*[A-Za-z][^|]*?)\s*\|?\s*$")
 _MEMORY: Final = re.compile(r"(?<![\d.])(\d+)\s*(?:Mi[Bb]\s*)?/\s*(\d+)\s*Mi[Bb]\b")
 _TEMPERATURE: Final = re.compile(r"(?<![\d.])(-?\d{1,3})\s*C\b")
 _POWER: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*W(?:\s*/\s*(?:(\d+(?:\.\d+)?)\s*W\b)?)?")
@@ -99,6 +101,9 @@ def device_rows(report: Report, start: int, stop: int) -> list[Row]:
                 break
             below.append(line)
         name = _PERSISTENCE.sub("", found["left"].strip())
+        if _STATE.fullmatch(name):  # the name of the board has a cell of its own before it
+            board = _CELL_BEFORE.search(text[: found.start()])
+            name = board[1] if board else ""
         closed = text.rstrip().endswith("|") or is_whole(report, start + position)
         bdf = normal_bdf(found["bdf"])
         rows.append(Row(int(found["index"]), name, bdf, found["rest"], tuple(below), closed))

@@ -182,7 +182,9 @@ def _described(index: int, values: dict[str, str]) -> Accelerator:
     compute = values.get("accelerator_partition") or values.get("compute_partition") or ""
     partition = f"{compute}/{values.get('memory_partition', '')}"
     known = _PARTITION.fullmatch(partition)
-    die = number(values.get("partition_id")) if known and compute != "SPX" else None
+    die = number(values.get("partition_id"))
+    if compute == "SPX" or not (known or die):  # `list` names no mode: 0 may be the whole device
+        die = None
     arch = re.fullmatch(r"gfx[0-9a-f]+", values.get("target_graphics_version", ""))
     name = values.get("market_name")
     uncorrected = first("total_uncorrectable_count")

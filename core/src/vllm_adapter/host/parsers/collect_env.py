@@ -158,8 +158,9 @@ def _build(value: str | None) -> str | None:
 
 
 def _drivers(values: dict[str, str], report: Report) -> tuple[Driver, ...]:
+    key = "Nvidia driver version"
     sought = (
-        (nvidia_component(values.get("Nvidia driver version")), "Nvidia driver version"),
+        (nvidia_component(values.get("Nvidia driver version"), report.text), key),
         ("cuda-toolkit", "CUDA runtime version"),
         ("rocm", "ROCM Version"),
         ("rocm", "HIP runtime version"),

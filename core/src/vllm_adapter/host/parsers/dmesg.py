@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from vllm_adapter.host.device_facts import Accelerator, Driver, Health
@@ -70,9 +71,9 @@ def parse(report: Report) -> HostFacts:
         elif nvidia:
             _note(found, "cuda", nvidia["bdf"], nvidia["what"])
         refused = _UNSUPPORTED.search(text)
-        following = report.lines[position + 1].text if position + 1 < len(report.lines) else ""
-        if refused and "not supported" in following:
-            _note(found, "cuda", refused["bdf"], "the loaded NVIDIA driver does not support it")
+        if refused:
+            following = report.lines[position + 1 : position + 3]
+            _note(found, "cuda", refused["bdf"], _said_below(one.text for one in following))
         for vendor, pattern, bad in _SINGLE:
             one = pattern.search(text)
             if one:
@@ -87,6 +88,14 @@ def parse(report: Report) -> HostFacts:
             if said:
                 drivers.append(Driver(component, said[1], SOURCE))
     return HostFacts(accelerators=_devices(found, places), drivers=tuple(dict.fromkeys(drivers)))
+
+
+def _said_below(lines: Iterable[str]) -> str | None:
+    """What the driver says of a GPU in the lines after the one that names it."""
+    words = " ".join(lines)
+    if "fallen off the bus" in words:
+        return "the GPU has fallen off the bus"
+    return "the loaded NVIDIA driver does not support it" if "not supported" in words else None
 
 
 def _gaudi(text: str, found: dict[tuple[str, str], list[str]], places: dict[str, str]) -> None:

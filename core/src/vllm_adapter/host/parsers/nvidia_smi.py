@@ -13,8 +13,9 @@ from typing import Final
 from vllm_adapter.host.device_facts import Accelerator, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
+from vllm_adapter.host.parsers._collect_devices import nvidia_component
 from vllm_adapter.host.parsers._common import MIB, dense, is_whole, normal_bdf
-from vllm_adapter.host.parsers._csv import csv_devices
+from vllm_adapter.host.parsers._csv import csv_devices, csv_drivers
 from vllm_adapter.host.parsers._frame import BDF, Row, device_rows, processes, tables
 from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
@@ -36,8 +37,12 @@ _FACES: Final = (
     ("ixsmi", "iluvatar"),
 )
 _TOOL: Final = re.compile(r"NVIDIA-SMI\s+(\d+(?:\.\d+)+)(?=\s|\|)")
-_DRIVER: Final = re.compile(r"Driver Version\s*:\s*(\d+(?:\.\d+)+[\w.-]*)(?=\s|\|)")
-_CUDA: Final = re.compile(r"CUDA Version\s*:\s*(\d+\.\d+)(?=\s|\|)")
+# since release 610 the tool says KMD for the kernel's driver, and UMD for the user's half
+_DRIVER: Final = re.compile(r"(?:Driver|KMD) Version\s*:\s*(\d+(?:\.\d+)+[\w.-]*)(?=\s|\|)")
+_CUDA: Final = re.compile(r"CUDA (?:UMD )?Version\s*:\s*(\d+\.\d+)(?=\s|\|)")
+_ASKED: Final = re.compile(
+    r"^\s*(NVIDIA-SMI|DRIVER|KMD|CUDA|CUDA UMD) [Vv]ersion\s*:\s*(\d+(?:\.\d+)+)\s*$"
+)
 _WINDOWS: Final = re.compile(r"\d{3}\.\d\d")
 _LISTED: Final = re.compile(r"^\s*GPU (\d+): (\S.*?) \(UUID: (GPU-[0-9A-Fa-f-]{36})\)?\s*$")
 _LISTED_MIG: Final = re.compile(
@@ -66,6 +71,11 @@ def parse(report: Report) -> HostFacts:
     for position, found in report.find(_LIBRARY):
         if is_whole(report, position):
             drivers.append(Driver("nvml", found[1], "nvidia-smi"))
+    drivers += _asked(report)
+    drivers += [
+        Driver(nvidia_component(version, report.text), version, "nvidia-smi")
+        for version in csv_drivers(report)
+    ]
     return HostFacts(
         accelerators=_with_lost(report, devices), drivers=tuple(dict.fromkeys(drivers))
     )
@@ -88,6 +98,23 @@ def _drivers(report: Report, which: int, start: int) -> list[Driver]:
     if cuda:
         found.append(Driver("cuda", cuda[1], "nvidia-smi"))
     return found
+
+
+def _asked(report: Report) -> list[Driver]:
+    """The lines of `nvidia-smi --version`; its NVML's number is cut to two parts, and left out."""
+    said = {
+        found[1]: found[2] for position, found in report.find(_ASKED) if is_whole(report, position)
+    }
+    smi, driver = said.get("NVIDIA-SMI"), said.get("KMD") or said.get("DRIVER")
+    if smi is None:
+        return []
+    windows = driver and driver != smi and _WINDOWS.fullmatch(driver)
+    pairs = (
+        ("windows" if windows else "nvidia", driver),
+        ("nvidia-smi", smi),
+        ("cuda", said.get("CUDA UMD") or said.get("CUDA")),
+    )
+    return [Driver(component, number, "nvidia-smi") for component, number in pairs if number]
 
 
 def _listed(report: Report) -> tuple[Accelerator, ...]:

@@ -24,9 +24,16 @@ _GPU: Final = re.compile(
 _PAIR: Final = re.compile(r"^\s*(?P<key>\S(?:.*?\S)?)\s*:(?:\s+(?P<value>.*))?$")
 _ELEMENT: Final = re.compile(r"<(?P<key>[a-z][a-z0-9_]*)>(?P<value>[^<]*)</(?P=key)>\s*$")
 _OPEN: Final = re.compile(r"^\s*<(?P<key>[a-z][a-z0-9_]*)(?: [^>]*)?>\s*$")
-_VERSION: Final = re.compile(r"\d+(?:\.\d+)+")
+_VERSION: Final = re.compile(r"(\d+(?:\.\d+)+)(?: \[Deprecated\b.*)?")
+_COMPONENTS: Final = {
+    "driver_version": "nvidia",
+    "kmd_version": "nvidia",  # its name since release 610
+    "cuda_version": "cuda",
+    "cuda_umd_version": "cuda",
+}
 _SECTIONS: Final = (
     "fb_memory_usage",
+    "shared_fb_memory_usage",
     "bar1_memory_usage",
     "conf_compute_protected_memory_usage",
     "utilization",
@@ -67,7 +74,9 @@ class _Gpu:
     values: dict[tuple[str, str], str] = field(default_factory=dict)
     throttled: list[str] = field(default_factory=list)
     processes: list[dict[str, str]] = field(default_factory=list)
-    split: bool = False
+    instances: list[dict[tuple[str, str], str]] = field(default_factory=list)
+    """MIG devices, whose keys are printed between their GPU's: `in_instances` while they are."""
+    in_instances: bool = False
 
 
 def parse(report: Report) -> HostFacts:
@@ -93,24 +102,53 @@ def _log(report: Report, start: int, stop: int) -> tuple[list[Accelerator], list
             section = ""
         elif opens:
             if gpus and key == "mig_device":  # XML opens `mig_devices` for "None" as well
-                gpus[-1].split = True
+                gpus[-1].instances.append({})
+                gpus[-1].in_instances = True
             section = key if key in _SECTIONS else section if key == "process_info" else ""
         elif not gpus:
             attached = number(value) if key == "attached_gpus" else attached
-            component = {"driver_version": "nvidia", "cuda_version": "cuda"}.get(key)
-            if component and _VERSION.fullmatch(value):
-                drivers.append(Driver(component, value, "nvidia-smi -q"))
+            component, version = _COMPONENTS.get(key), _VERSION.fullmatch(value)
+            if component and version:
+                drivers.append(Driver(component, version[1], "nvidia-smi -q"))
         else:
             _keep(gpus[-1], section, key, value)
     found = []
     for place, gpu in enumerate(gpus):
         # One device alone can be asked for (-i 3): then only the minor number tells which.
         minor = number(gpu.values.get(("", "minor_number")))
-        if attached in (None, len(gpus)):
-            found.append(_device(gpu, place))
-        elif minor is not None:
-            found.append(_device(gpu, int(minor)))
+        number_ = place if attached in (None, len(gpus)) else minor
+        if number_ is not None:
+            found.append(_device(gpu, int(number_)))
+            found += _instances(gpu, found[-1])
     return found, drivers
+
+
+def _instances(gpu: _Gpu, card: Accelerator) -> Iterator[Accelerator]:
+    """MIG devices of a GPU; the log names neither profile nor UUID, so `-L` tells more."""
+    for values in gpu.instances:
+        names = ("index", "gpu_instance_id", "compute_instance_id")
+        numbers = [values.get(("", name), "") for name in names]
+        if not all(text.isdigit() for text in numbers):
+            continue
+        sizes = {
+            key: binary_size(values.get(("fb_memory_usage", key)))
+            or binary_size(values.get(("shared_fb_memory_usage", key)))
+            for key in ("total", "used")
+        }
+        units = number(values.get(("", "multiprocessor_count")))
+        yield Accelerator(
+            card.vendor,
+            card.index,
+            card.source,
+            name=card.name,
+            card=card.index,
+            die=int(numbers[0]),
+            memory_total_bytes=sizes["total"],
+            memory_used_bytes=sizes["used"],
+            partition=f"GI {numbers[1]} CI {numbers[2]}",
+            health=Health(errors=tuple(_uncorrected(values))),
+            compute_units=None if units is None else int(units),
+        )
 
 
 def _entries(report: Report, start: int, stop: int) -> Iterator[tuple[str, str, bool, str | None]]:
@@ -145,7 +183,11 @@ def _name(text: str, section: bool = False) -> str:
 
 
 def _keep(gpu: _Gpu, section: str, key: str, value: str) -> None:
-    if section in ("clocks_event_reasons", "clocks_throttle_reasons"):
+    if key == "accounting_mode":  # the first key behind the MIG devices
+        gpu.in_instances = False
+    if gpu.in_instances:
+        gpu.instances[-1].setdefault((section, key), value)
+    elif section in ("clocks_event_reasons", "clocks_throttle_reasons"):
         if value == "Active" and not key.endswith("idle"):
             gpu.throttled.append(re.sub(r"^clocks_(?:event|throttle)_reason_", "", key))
     elif section == "processes" or key == "pid":
@@ -160,8 +202,6 @@ def _keep(gpu: _Gpu, section: str, key: str, value: str) -> None:
 def _device(gpu: _Gpu, place: int) -> Accelerator:
     values = gpu.values
     name = values.get(("", "product_name"))
-    if gpu.split:  # an instance's memory is printed under the same words as its GPU's
-        values = {key: value for key, value in values.items() if key[0] != "fb_memory_usage"}
     total = binary_size(values.get(("fb_memory_usage", "total")))
     used = binary_size(values.get(("fb_memory_usage", "used")))
     node = number(values.get(("", "numa_id")))
@@ -174,7 +214,7 @@ def _device(gpu: _Gpu, place: int) -> Accelerator:
         uuid=values.get(("", "uuid")),
         memory_total_bytes=total,
         memory_used_bytes=used,
-        partition="MIG" if gpu.split else None,
+        partition="MIG" if gpu.instances else None,
         memory_nodes=(int(node),) if node is not None and node >= 0 else (),
         health=_health(gpu),
         processes=tuple(_process(each) for each in gpu.processes if each.get("pid", "").isdigit()),
@@ -189,11 +229,7 @@ def _health(gpu: _Gpu) -> Health:
         return next((value for value in found if value is not None), None)
 
     power = ("gpu_power_readings", "power_readings")
-    errors = [
-        f"{int(count)} uncorrectable memory errors ({key.replace('_', ' ')})"
-        for (section, key), value in values.items()
-        if section == "volatile" and "uncorrect" in key and (count := number(value))
-    ]
+    errors = _uncorrected(values)
     if "GPU is lost" in values.values():
         errors.append("the tool says that the GPU is lost")
     elif "Unknown Error" in values.values():
@@ -210,6 +246,14 @@ def _health(gpu: _Gpu) -> Health:
         throttle_reasons=tuple(dict.fromkeys(gpu.throttled)),
         errors=tuple(errors),
     )
+
+
+def _uncorrected(values: dict[tuple[str, str], str]) -> list[str]:
+    return [
+        f"{int(count)} uncorrectable memory errors ({key.replace('_', ' ')})"
+        for (section, key), value in values.items()
+        if section == "volatile" and "uncorrect" in key and (count := number(value))
+    ]
 
 
 def _process(entry: dict[str, str]) -> DeviceProcess:

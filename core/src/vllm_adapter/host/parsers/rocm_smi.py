@@ -34,6 +34,7 @@ _PAIR: Final = re.compile(
     r"^\s*(?P<face>GPU|DCU|HCU)\[(?P<index>\d+)\]\s*:\s*(?P<key>[A-Za-z][^:]*):\s+(?P<value>\S.*)$"
 )
 _DRIVER: Final = re.compile(r"^\s*(?:\S+\s+)?[Dd]river version\s*:\s*(\d+(?:\.\d+)+)\s*$")
+_NUMBERS: Final = re.compile(r"\d+(?:\.\d+)+")
 _SOURCE: Final = "rocm-smi"
 _NAMES: Final = ("card series", "card model", "device name", "market name")
 
@@ -49,6 +50,11 @@ def parse(report: Report) -> HostFacts:
         Driver("amdgpu", found[1], _SOURCE)
         for position, found in report.find(_DRIVER)
         if is_whole(report, position)
+    ]
+    drivers += [
+        Driver("amdgpu", version, _SOURCE)
+        for document in objects(report, '"card')
+        if (version := _system_driver(document))
     ]
     if any(device.vendor == "hygon" for device in devices):
         drivers = []
@@ -109,6 +115,13 @@ def _json(report: Report) -> Iterator[tuple[str, int, dict[str, str]]]:
             if re.fullmatch(r"card\d+", card) and isinstance(values, dict):
                 words = {str(key).lower(): str(value) for key, value in values.items()}
                 yield "GPU", int(card[4:]), words
+
+
+def _system_driver(document: object) -> str | None:
+    """The version in {"system": {"Driver version": "6.8.5"}}."""
+    system = document.get("system") if isinstance(document, dict) else None
+    version = system.get("Driver version") if isinstance(system, dict) else None
+    return version if isinstance(version, str) and _NUMBERS.fullmatch(version) else None
 
 
 def _described(face: str, index: int, values: dict[str, str]) -> Accelerator:

@@ -22,6 +22,8 @@ _MODULE: Final = re.compile(r"\bROCk module version (\d+(?:\.\d+)+) is loaded")
 _AGENT: Final = re.compile(r"^\s*Agent (\d+)\s*$")
 _PAIR: Final = re.compile(r"^\s*([A-Z][A-Za-z0-9 .()/]*?)\s*:\s*(\S.*)$")
 _ARCH: Final = re.compile(r"gfx[0-9a-f]{3,5}")
+_NO_UUID: Final = "GPU-XX"
+"""What is printed for each card that has none."""
 _SIZE: Final = re.compile(r"(\d+)\(0x[0-9a-f]+\) KB")
 
 
@@ -43,7 +45,7 @@ def parse(report: Report) -> HostFacts:
                 len(devices),
                 SOURCE,
                 name=name,
-                uuid=values.get("Uuid"),
+                uuid=None if values.get("Uuid") == _NO_UUID else values.get("Uuid"),
                 arch=arch[0],
                 memory_total_bytes=int(size[1]) * 1024 if size and not shared else None,
                 integrated=in_processor("rocm", name or "", None),

@@ -65,7 +65,7 @@ def parse(report: Report) -> HostFacts:
         python=version(values.get("Python")),
         torch=torch,
         accelerators=devices,
-        drivers=_drivers(values),
+        drivers=_drivers(values, report.text),
         packages=_packages(report) if number else (),
     )
 
@@ -108,9 +108,9 @@ def _devices(report: Report, face: str | None) -> tuple[Accelerator, ...]:
     return tuple(devices)
 
 
-def _drivers(values: dict[str, str]) -> tuple[Driver, ...]:
+def _drivers(values: dict[str, str], text: str) -> tuple[Driver, ...]:
     found = [
-        Driver(nvidia_component(number) if component == "nvidia" else component, number, key)
+        Driver(nvidia_component(number, text) if component == "nvidia" else component, number, key)
         for key, component in _DRIVERS
         if (number := version(values.get(key)))
     ]

@@ -1,0 +1,309 @@
+"""Layouts of newer releases of the vendors' tools; each text is made up, each form real."""
+
+from __future__ import annotations
+
+import pytest
+
+from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.host.inventory import inventory
+from vllm_adapter.host.report import parse_report
+
+pytestmark = pytest.mark.static
+
+KMD_TABLE = """\
++---------------------------------------------------------------------------------------+
+| NVIDIA-SMI 612.10.01           KMD Version: 612.10.01     CUDA UMD Version: 13.4      |
++-----------------------------------------+----------------------+----------------------+
+| GPU  Name                 Persistence-M | Bus-Id        Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp   Perf          Pwr:Usage/Cap |         Memory-Usage | GPU-Util  Compute M. |
+|=========================================+======================+======================|
+|   0  NVIDIA L4                      On  | 00000000:17:00.0 Off |                    0 |
+| N/A   35C    P8              11W /  72W |      1MiB / 23034MiB |      0%      Default |
++-----------------------------------------+----------------------+----------------------+
+"""
+KMD_LOG = """\
+==============NVSMI LOG==============
+
+Driver Version                        : 612.10.01 [Deprecated; gone in CUDA 14. Use KMD Version]
+CUDA Version                          : 13.4 [Deprecated; gone in CUDA 14. Use CUDA UMD Version]
+KMD Version                           : 612.10.01
+CUDA UMD Version                      : 13.4
+
+Attached GPUs                         : 1
+GPU 00000000:17:00.0
+    Product Name                      : NVIDIA L4
+"""
+KMD_ASKED = """\
+NVIDIA-SMI version  : 612.10.01
+NVML version        : 612.10
+DRIVER version      : Deprecated, see "KMD version" instead
+CUDA version        : Deprecated, see "CUDA UMD version" instead
+KMD version         : 612.10.01
+CUDA UMD version    : 13.4
+"""
+OLDER_ASKED = """\
+NVIDIA-SMI version  : 565.10.05
+NVML version        : 565.10
+DRIVER version      : 566.20
+CUDA Version        : 12.7
+"""
+
+
+def versions(facts: HostFacts) -> dict[str, str]:
+    return {one.component: one.version for one in facts.drivers}
+
+
+@pytest.mark.parametrize("text", [KMD_TABLE, KMD_LOG, KMD_ASKED])
+def test_the_kernel_driver_has_a_new_name_since_610(text: str) -> None:
+    found = versions(parse_report(text))
+    assert found["nvidia"] == "612.10.01"
+    assert found["cuda"] == "13.4"
+
+
+def test_version_command_under_wsl_tells_the_windows_driver() -> None:
+    assert versions(parse_report(OLDER_ASKED)) == {
+        "windows": "566.20",
+        "nvidia-smi": "565.10.05",
+        "cuda": "12.7",
+    }
+
+
+def test_a_cut_version_is_not_taken() -> None:
+    assert "cuda" not in versions(parse_report(OLDER_ASKED.rstrip()))
+
+
+MIG_XML = """\
+<nvidia_smi_log>
+	<driver_version>560.35.03</driver_version>
+	<attached_gpus>1</attached_gpus>
+	<gpu id="00000000:4F:00.0">
+		<product_name>NVIDIA A30</product_name>
+		<mig_mode>
+			<current_mig>Enabled</current_mig>
+		</mig_mode>
+		<mig_devices>
+			<mig_device>
+				<index>0</index>
+				<gpu_instance_id>1</gpu_instance_id>
+				<compute_instance_id>0</compute_instance_id>
+				<device_attributes>
+					<shared>
+						<multiprocessor_count>28</multiprocessor_count>
+					</shared>
+				</device_attributes>
+				<ecc_error_count>
+					<volatile_count>
+						<sram_uncorrectable>0</sram_uncorrectable>
+					</volatile_count>
+				</ecc_error_count>
+				<fb_memory_usage>
+					<total>11968 MiB</total>
+					<used>6 MiB</used>
+				</fb_memory_usage>
+			</mig_device>
+			<mig_device>
+				<index>1</index>
+				<gpu_instance_id>5</gpu_instance_id>
+				<compute_instance_id>0</compute_instance_id>
+				<device_attributes>
+					<shared>
+						<multiprocessor_count>14</multiprocessor_count>
+					</shared>
+				</device_attributes>
+				<fb_memory_usage>
+					<total>5952 MiB</total>
+					<used>3 MiB</used>
+				</fb_memory_usage>
+			</mig_device>
+		</mig_devices>
+		<accounting_mode>Disabled</accounting_mode>
+		<uuid>GPU-00000000-0000-0000-0000-00000000000a</uuid>
+		<minor_number>0</minor_number>
+		<fb_memory_usage>
+			<total>24576 MiB</total>
+			<used>12 MiB</used>
+		</fb_memory_usage>
+	</gpu>
+</nvidia_smi_log>
+"""
+MIG_LIST = """\
+GPU 0: NVIDIA A30 (UUID: GPU-00000000-0000-0000-0000-00000000000a)
+  MIG 2g.12gb     Device  0: (UUID: MIG-00000000-0000-0000-0000-00000000000b)
+  MIG 1g.6gb      Device  1: (UUID: MIG-00000000-0000-0000-0000-00000000000c)
+"""
+
+
+def test_mig_devices_of_a_log() -> None:
+    facts = parse_report(MIG_XML)
+    gpu, *instances = facts.accelerators
+    assert (gpu.partition, gpu.memory_total_bytes) == ("MIG", 24576 << 20)
+    assert [(one.die, one.partition, one.compute_units) for one in instances] == [
+        (0, "GI 1 CI 0", 28),
+        (1, "GI 5 CI 0", 14),
+    ]
+    assert [one.memory_total_bytes for one in instances] == [11968 << 20, 5952 << 20]
+    assert len(inventory(facts).devices) == 2
+
+
+def test_mig_devices_of_a_log_and_a_list_are_the_same_ones() -> None:
+    instances = parse_report(MIG_XML + MIG_LIST).accelerators[1:]
+    assert [one.partition for one in instances] == ["2g.12gb", "1g.6gb"]
+    assert [one.memory_total_bytes for one in instances] == [11968 << 20, 5952 << 20]
+    assert all(one.uuid for one in instances)
+
+
+@pytest.mark.parametrize("lines", range(10, 40))
+def test_a_cut_log_gives_no_instance_a_wrong_size(lines: int) -> None:
+    cut = "\n".join(MIG_XML.splitlines()[:lines])
+    sizes = {None, 24576 << 20, 11968 << 20, 5952 << 20}
+    found = parse_report(cut).accelerators
+    assert {one.memory_total_bytes for one in found} <= sizes
+    assert all(
+        one.memory_total_bytes in (None, 24576 << 20) for one in found if one.partition == "MIG"
+    )
+
+
+METAX = """\
++---------------------------------------------------------------------------------+
+| MX-SMI 2.3.1                       Kernel Mode Driver Version: 3.5.0            |
+| MACA Version: 3.4.0.2              BIOS Version: 1.31.0.0                       |
+|------------------+-----------------+---------------------+----------------------|
+| Board       Name | GPU   Persist-M | Bus-id              | GPU-Util      sGPU-M |
+| Pwr:Usage/Cap    | Temp       Perf | Memory-Usage        | GPU-State            |
+|==================+=================+=====================+======================|
+| 0     MetaX N260 | 0           Off | 0000:1b:00.0        | 3%          Disabled |
+| 41W / 225W       | 38C          P9 | 1100/65536 MiB      | Available            |
++------------------+-----------------+---------------------+----------------------+
+| 0     MetaX N260 | 1            On | 0000:1c:00.0        | 0%          Disabled |
+| 40W / 225W       | 37C          P9 | 826/65536 MiB       | Available            |
++------------------+-----------------+---------------------+----------------------+
+"""
+
+
+def test_boards_in_a_column_of_their_own() -> None:
+    found = parse_report(METAX).accelerators
+    assert [(one.index, one.name, one.bdf) for one in found] == [
+        (0, "MetaX N260", "0000:1b:00.0"),
+        (1, "MetaX N260", "0000:1c:00.0"),
+    ]
+    assert {one.memory_total_bytes for one in found} == {65536 << 20}
+    assert found[0].health.utilization_percent == 3.0
+
+
+ENV = """\
+PyTorch version: 2.12.0+cu130
+CUDA used to build PyTorch: 13.0
+OS: Ubuntu 24.04.3 LTS (x86_64)
+Python platform: Linux-6.8.0-{kernel}-x86_64-with-glibc2.39
+Is CUDA available: True
+Nvidia driver version: {driver}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "driver", "component"),
+    [
+        ("90-generic", "595.80", "nvidia"),
+        ("90-generic", "560.94", "nvidia"),
+        ("90-generic", "595.58.03", "nvidia"),
+        ("microsoft-standard-WSL2", "595.80", "windows"),
+        ("microsoft-standard-WSL2", "560.94", "windows"),
+        ("microsoft-standard-WSL2", "471.11", "nvidia"),
+    ],
+)
+def test_two_numbers_are_windows_under_wsl_alone(kernel: str, driver: str, component: str) -> None:
+    text = ENV.format(kernel=kernel, driver=driver)
+    assert versions(parse_report(text)).get(component) == driver
+
+
+ROCMINFO = """\
+ROCk module is loaded
+*******
+Agent 1
+*******
+  Name:                    gfx1100
+  Uuid:                    GPU-XX
+  Marketing Name:          Radeon RX 7900 XTX
+  Device Type:             GPU
+  Compute Unit:            96
+*******
+Agent 2
+*******
+  Name:                    gfx1100
+  Uuid:                    GPU-XX
+  Marketing Name:          Radeon RX 7900 XTX
+  Device Type:             GPU
+  Compute Unit:            96
+"""
+MASKED = "\n".join(
+    f"GPU {index}: NVIDIA L20 (UUID: GPU-00000000-0000-0000-0000-000000000000)"
+    for index in range(4)
+)
+
+
+@pytest.mark.parametrize(("text", "count"), [(ROCMINFO, 2), (MASKED + "\n", 4)])
+def test_an_id_that_is_none_makes_no_two_devices_one(text: str, count: int) -> None:
+    assert len(inventory(parse_report(text)).devices) == count
+
+
+PARTITIONS = "".join(
+    f"GPU: {index}\n    BDF: 0000:1b:00.0\n    UUID: 3cff75a0-0000-1000-8021-a2b4c6d8e0f1\n"
+    f"    NODE_ID: {index + 2}\n    PARTITION_ID: {index}\n\n"
+    for index in range(8)
+)
+
+
+def test_partitions_at_one_bus_address_are_devices_each() -> None:
+    assert len(inventory(parse_report(PARTITIONS)).devices) == 8
+
+
+OFF_THE_BUS = """\
+[   88.100000] NVRM: The NVIDIA GPU 0000:41:00.0
+               NVRM: (PCI ID: 10de:2335) installed in this system has
+               NVRM: fallen off the bus and is not responding to commands.
+"""
+
+
+def test_a_sentence_of_the_kernel_over_three_lines() -> None:
+    (device,) = parse_report(OFF_THE_BUS).accelerators
+    assert device.bdf == "0000:41:00.0"
+    assert device.health.errors == ("the GPU has fallen off the bus",)
+
+
+JSON_DRIVER = """\
+{"card0": {"Device Name": "AMD Radeon PRO W7900", "PCI Bus": "0000:83:00.0"},
+ "system": {"Driver version": "6.10.5"}}
+"""
+
+
+def test_the_driver_in_json_of_rocm_smi() -> None:
+    assert versions(parse_report(JSON_DRIVER)) == {"amdgpu": "6.10.5"}
+
+
+NO_HEADER = """\
+$ nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader,nounits
+0, NVIDIA H20, 97871, 570.10.01
+1, NVIDIA H20, 97871, 570.10.01
+$
+"""
+NO_INDEX = """\
+name, driver_version, memory.total [MiB]
+NVIDIA H20, 570.10.01, 97871 MiB
+NVIDIA H20, 570.10.01, 97871 MiB
+"""
+ONE_ALONE = "$ nvidia-smi -i 5 --query-gpu=name,driver_version,memory.total --format=csv\n"
+
+
+@pytest.mark.parametrize("text", [NO_HEADER, NO_INDEX])
+def test_tables_of_a_query_without_header_or_numbers(text: str) -> None:
+    facts = parse_report(text)
+    assert [(one.index, one.name) for one in facts.accelerators] == [
+        (0, "NVIDIA H20"),
+        (1, "NVIDIA H20"),
+    ]
+    assert {one.memory_total_bytes for one in facts.accelerators} == {97871 << 20}
+    assert versions(facts)["nvidia"] == "570.10.01"
+
+
+def test_one_device_of_a_query_has_no_number() -> None:
+    assert not parse_report(ONE_ALONE + NO_INDEX).accelerators
