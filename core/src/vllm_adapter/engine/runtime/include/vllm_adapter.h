@@ -154,8 +154,13 @@ typedef struct va_memory_stats {
 /* ---- arguments of operators ---------------------------------------------------------------
  * Each begins with its size. Shapes are those of docs/operators.md: T tokens, H query heads, KH
  * KV heads, D head size. A tensor with data NULL and ndim -1 is "none". Outputs are allocated by
- * the caller and are contiguous unless said otherwise; inputs may have any strides that
- * check() accepts. */
+ * the caller and are contiguous. Where an output has no element there is nothing to do: VA_OK.
+ *
+ * Inputs come with the strides that they have, and are never copied to suit a library. Frameworks
+ * pass views: x, residual, query, key and value as rows of a wider tensor (the last dimension
+ * contiguous, the others not), and KV caches with any strides, also keys and values of one tensor.
+ * Weights, tables, ids and lengths are contiguous as a rule. What a library cannot take it answers
+ * with VA_ERROR_UNSUPPORTED, before anything is written. */
 
 typedef struct va_linear_args { /* out[..., O] = x[..., I] weight[O, I]^T + bias[O] */
   uint32_t size, reserved;
@@ -204,7 +209,8 @@ typedef struct va_embedding_args { /* out[..., N] = weight[ids[...], N]; ids int
   va_tensor out, ids, weight;
 } va_embedding_args;
 
-typedef struct va_rotary_embedding_args { /* in place; cos_sin_cache[P, R]: R/2 cos, R/2 sin */
+/* In place. cos_sin_cache[P, R]: R/2 cos, then R/2 sin; of query's dtype, or float32. */
+typedef struct va_rotary_embedding_args {
   uint32_t size;
   int32_t interleaved;
   va_stream stream;
