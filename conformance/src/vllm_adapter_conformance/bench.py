@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_adapter.errors import AdapterError
 from vllm_adapter.settings import Fallback, Settings
+from vllm_adapter_conformance.emulation import open_emulated
 from vllm_adapter_conformance.target import Target
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Bench:
                 f"adapter {self.target.record.name} has no device on this machine",
                 hint="levels above L0 need the device: run on a machine that has it",
             )
+        if self.target.emulator is not None:
+            return open_emulated(self.target)
         return open_record(self.target.record, self.target.device.index, Settings.from_environ())
 
     @cached_property

@@ -48,7 +48,7 @@ def build(
         "level_asked": level,
         "level_reached": claims.level_reached(rules, level, mustpass.committed()),
         "grade": "development" if fingerprint.dirty else "release",
-        "emulated": target.emulated,
+        "emulated": target.emulated or target.emulator is not None,
         "created": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "suite": {
             "version": _version(SUITE),
@@ -62,7 +62,8 @@ def build(
         "host": _host(target),
         "device": None
         if device is None
-        else {"name": _device_name(target), "torch": device.torch, "arch": device.arch},
+        else {"name": _device_name(target), "torch": device.torch, "arch": device.arch}
+        | ({} if target.emulator is None else {"emulated_by": target.emulator.described()}),
         "environment": _environment(target, level),
         "settings": _settings(),
         "seed": target.seed,

@@ -69,6 +69,12 @@ def _state(rule: Document, dtype: str) -> str:
     return "fail"
 
 
+def emulated(document: Document) -> bool:
+    """Whether the run was on an emulated device: the adapter's own, or one that stood in."""
+    device = document["device"]
+    return bool(document["adapter"]["emulated"] or (device and "emulated_by" in device))
+
+
 def badge(document: Document) -> str | None:
     """The level, where there is one to show off."""
     if document["emulated"] or document["grade"] != "release":
@@ -119,7 +125,7 @@ def _worst_share(rules: Sequence[Document]) -> float | None:
 def _reservations(document: Document) -> str:
     notes = []
     if document["emulated"]:
-        notes.append("emulated device: this says nothing of a chip")
+        notes.append(_emulation(document["device"]))
     elif document["device"] is None and "tested_on" in document["adapter"]:
         notes.append(_hardware(document["adapter"]["tested_on"]))
     elif is_stand_in(document):
@@ -129,6 +135,12 @@ def _reservations(document: Document) -> str:
     if document["grade"] == "development":
         notes.append("development grade")
     return f" ({'; '.join(notes)})" if notes else ""
+
+
+def _emulation(device: Document | None) -> str:
+    by = (device or {}).get("emulated_by")
+    whose = f"by {by['name']} in place of {(device or {})['torch']}" if by else "device"
+    return f"emulated {whose}: this says nothing of a chip"
 
 
 def _hardware(tested: Sequence[str]) -> str:

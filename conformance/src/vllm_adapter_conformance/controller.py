@@ -47,7 +47,13 @@ def prepare(config: pytest.Config) -> tuple[Target, Plan]:
             "a certificate is of all cases, and --case asks for some",
             hint="leave out --case, or --certificate",
         )
-    target = aim(option.adapter, option.level, device=option.device, seed=option.seed)
+    target = aim(
+        option.adapter,
+        option.level,
+        device=option.device,
+        seed=option.seed,
+        emulate=option.emulate,
+    )
     waivers.check(waivers.shipped(), registered().keys())
     plan = make_plan(target, option.level, only=option.case)
     known = {item.id for item in plan.items}

@@ -83,7 +83,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         OPTION,
         metavar="NAME",
         help="certify this adapter: pytest --pyargs vllm_adapter_conformance --adapter NAME "
-        "[--level L0|L1|L2|L3|L4] [--device N] [--seed S] [--certificate FILE] [--case ID]",
+        "[--level L0|L1|L2|L3|L4] [--device N] [--seed S] [--emulate NAME] [--certificate FILE] "
+        "[--case ID]",
     )
 
 
@@ -97,6 +98,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
     group.addoption("--level", choices=LEVELS, default="L2", help="highest level")
     group.addoption("--device", type=int, default=0, metavar="N", help="the device's index")
     group.addoption("--seed", type=int, default=0, metavar="S", help="fixes all random numbers")
+    group.addoption("--emulate", metavar="NAME", help="run L1 on this adapter's emulated device")
     group.addoption("--certificate", metavar="FILE", help="write the certificate here")
     group.addoption("--journal", metavar="FILE", help="keep the run's journal here")
     group.addoption(

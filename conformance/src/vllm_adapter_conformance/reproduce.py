@@ -27,7 +27,7 @@ import sys
 from vllm_adapter_conformance.reproduce import again
 
 faulthandler.enable()
-sys.exit(again({adapter!r}, {item!r}, level={level!r}, device={device!r}, seed={seed!r}))
+sys.exit(again({adapter!r}, {item!r}, {options}))
 '''
 
 
@@ -38,6 +38,13 @@ def write_all(folder: Path, order: Order, failures: Iterable[Result]) -> Mapping
         InputError: the folder cannot be written.
     """
     scripts: dict[str, Path] = {}
+    options: dict[str, object] = {
+        "level": order.level,
+        "device": order.device,
+        "seed": order.seed,
+    }
+    if order.emulate is not None:
+        options["emulate"] = order.emulate
     for result in failures:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -50,16 +57,16 @@ def write_all(folder: Path, order: Order, failures: Iterable[Result]) -> Mapping
         text = _SCRIPT.format(
             item=result.item,
             adapter=order.adapter,
-            level=order.level,
-            device=order.device,
-            seed=order.seed,
+            options=", ".join(f"{name}={value!r}" for name, value in options.items()),
         )
         write_atomic(path, text)
         scripts[result.item] = path
     return scripts
 
 
-def again(adapter: str, item: str, *, level: str, device: int, seed: int) -> int:
+def again(
+    adapter: str, item: str, *, level: str, device: int, seed: int, emulate: str | None = None
+) -> int:
     """Runs one item in this process and prints how it ended; gives the exit code."""
     import os
 
@@ -73,7 +80,7 @@ def again(adapter: str, item: str, *, level: str, device: int, seed: int) -> int
 
     os.environ["VA_FALLBACK"] = "error"  # the suite's policy
     try:
-        target = aim(adapter, level, device=device, seed=seed)
+        target = aim(adapter, level, device=device, seed=seed, emulate=emulate)
         planned = make_plan(target, level, only=[item]).item(item)
     except VllmAdapterError as error:
         print(error)

@@ -42,11 +42,14 @@ class Order:
     seed: int = 0
     certificate: Path | None = None
     cases: Sequence[str] = ()
+    emulate: str | None = None
 
     def words(self, certificate: Path) -> list[str]:
         """As pytest's arguments; the certificate, if one is asked for, is written there."""
         words = ["--adapter", self.adapter, "--level", self.level]
         words += ["--device", str(self.device), "--seed", str(self.seed)]
+        if self.emulate is not None:
+            words += ["--emulate", self.emulate]
         if self.certificate is not None:
             words += ["--certificate", str(certificate)]
         return words + [f"--case={case}" for case in self.cases]

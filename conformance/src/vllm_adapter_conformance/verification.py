@@ -64,7 +64,9 @@ def notes(document: Mapping[str, Any]) -> list[str]:
     if document["grade"] == "development":
         found.append("development grade: files were editable, or not as they were installed")
     if document["emulated"]:
-        found.append("the device was emulated")
+        by = (document["device"] or {}).get("emulated_by")
+        whose = f" by the library of {by['name']} {by['version']}" if by else ""
+        found.append(f"the device was emulated{whose}")
     elif claims.is_stand_in(document):
         found.append("the CPU stood in for the device")
     return found
@@ -123,7 +125,7 @@ def _claim_faults(document: Mapping[str, Any]) -> Iterator[str]:
         "level_reached": claims.level_reached(rules, asked, _needed(document)),
         "counts": claims.counts(rules),
         "coverage": claims.coverage(rules),
-        "emulated": document["adapter"]["emulated"],
+        "emulated": claims.emulated(document),
         "badge": claims.badge(document),
     }
     if document["suite"]["files_sha256"] == suite_digest():

@@ -19,6 +19,7 @@ EXAMPLE: Final = """\
 example:
   vllm-adapter certify cpu
   vllm-adapter certify acme --level L1 --device 1
+  vllm-adapter certify ascend --level L1 --emulate sim
 
 L0 looks at the package, and needs neither torch nor the device; L1 at the runtime; L2 at the
 operators; L3 at whole models of transformers; L4 at real vLLM. A level needs all below it. Exit
@@ -39,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="where the certificate goes (certificates/NAME-LEVEL.json)",
     )
+    parser.add_argument(
+        "--emulate",
+        metavar="NAME[:DESCRIPTOR]",
+        help="run L1 on the emulated device of that adapter, under this one's torch device type; "
+        "the certificate says so",
+    )
     parser.add_argument("--verbose", action="store_true", help="one line a case")
 
 
@@ -51,11 +58,12 @@ def run(args: argparse.Namespace) -> int:
     from vllm_adapter_conformance.target import aim
 
     # Asked first, so that what is missing is a sentence of ours and not of pytest.
-    aim(args.name, args.level, device=args.device, seed=args.seed)
-    if args.level != "L0":  # which opens no device
+    aim(args.name, args.level, device=args.device, seed=args.seed, emulate=args.emulate)
+    if args.level != "L0" and args.emulate is None:  # which open no device of the machine
         look_at(args.name, args.device, warn)
-    file = args.output or FOLDER / f"{args.name}-{args.level}.json"
-    order = Order(args.name, args.level, args.device, args.seed, file)
+    kind = "" if args.emulate is None else "-emulated"
+    file = args.output or FOLDER / f"{args.name}-{args.level}{kind}.json"
+    order = Order(args.name, args.level, args.device, args.seed, file, emulate=args.emulate)
     with _Follower(f"{args.name} {args.level}", verbose=args.verbose) as follower:
         suite = run_suite(order, follower)
     certificate = json.loads(file.read_text(encoding="utf-8"))

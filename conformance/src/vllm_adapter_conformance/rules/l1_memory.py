@@ -63,13 +63,16 @@ def check_allocate(bench: Bench, case: Case) -> None:
         raise Failure("free() to end the allocation", "it still says that it is live")
 
 
-def _alignments(target: Target) -> Iterator[Case]:
+def _alignments(target: Target) -> Iterator[Case | NotDeclared]:
     for alignment in ALIGNMENTS:
         yield Case(str(alignment), {"alignment": alignment, "asked": alignment})
     declared = target.capability.memory.alignment_bytes if target.capability else None
     if declared is not None:
-        pointer = "/memory/alignment_bytes"
-        yield Case(f"default ({declared})", {"alignment": declared, "asked": None}, pointer)
+        id, pointer = f"default ({declared})", "/memory/alignment_bytes"
+        if target.emulator is None:
+            yield Case(id, {"alignment": declared, "asked": None}, pointer)
+        else:
+            yield NotDeclared(id, pointer, f"the memory is {target.emulator.name}'s, no chip's")
 
 
 @rule(

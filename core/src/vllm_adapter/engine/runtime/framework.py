@@ -134,7 +134,12 @@ class FrameworkRuntime(RuntimeAdapter):
     def allocate_pinned_memory(self, size: int) -> memoryview:
         if self.torch_type == "cpu":
             return super().allocate_pinned_memory(size)
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy().data
+        try:
+            return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy().data
+        except NotImplementedError:
+            # upstream: pytorch@2.13 aten/src/ATen/detail/PrivateUse1HooksInterface.h:57: a
+            # device whose hooks are Python's has no allocator of pinned memory. Copies then wait.
+            return super().allocate_pinned_memory(size)
 
     def create_stream(self, device_id: int) -> torch.Stream | None:
         device = self.device(device_id)
