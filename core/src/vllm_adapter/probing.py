@@ -235,7 +235,8 @@ def _library_devices(record: AdapterRecord, file: Path, evidence: list[str]) -> 
         facts = check_library(file, limit_s=LIBRARY_LIMIT_S)
     except LibraryError as error:
         look = by_hand(file) if file.exists() else f"ls -l {shlex.quote(str(file))}"
-        raise _Refused(Status.BROKEN, f"{error.message}; {error.hint}", look) from error
+        more = "" if look in error.hint else f"; {error.hint}"
+        raise _Refused(Status.BROKEN, error.message + more, look) from error
     version = f" {facts.version}" if facts.version else ""
     count = len(facts.devices)
     if not count:
