@@ -1,16 +1,13 @@
 """The watch over a running server: tools and a driver library that change over time.
 
 The tools are shell scripts that give the next of several answers at each call; the library is
-compiled here. The server is a shell script, too.
+compiled here.
 """
 
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,13 +19,11 @@ from vllm_adapter.host.box_device import Device
 from vllm_adapter.host.device_facts import DeviceProcess, Health
 from vllm_adapter.host.facts import Accelerator
 from vllm_adapter.host.live_health import Reading, read_health
-from vllm_adapter.supervised import Supervised
 
 pytestmark = pytest.mark.null
 
 DATA = Path(__file__).parents[1] / "data"
 GIB = 1 << 30
-LIMIT_S = 60
 
 
 @pytest.fixture
@@ -277,6 +272,8 @@ int nvmlInit_v2(void) { puts("a banner"); return mode() == 9 ? 18 : 0; }
 int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) {
     *h = (void *)(unsigned long)(i + 1);
+    if (mode() == 6 && i == 1) return 4;
+    if (mode() == 7 && i == 1) return 999;
     return mode() == 3 && i == 1 ? 15 : 0;
 }
 int nvmlDeviceGetPciInfo_v3(void *h, pci *p) {
@@ -295,6 +292,10 @@ int nvmlDeviceGetMemoryInfo(void *h, memory *m) {
 int nvmlDeviceGetTemperature(void *h, unsigned sensor, unsigned *t) {
     *t = mode() == 1 ? 92 : 45;
     return mode() == 2 && h == (void *)1 ? 15 : 0;
+}
+int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *next) {
+    *now = mode() == 8; *next = 0;
+    return mode() == 5 ? 3 : 0;
 }
 int nvmlDeviceGetPowerUsage(void *h, unsigned *w) { *w = 350500; return 0; }
 int nvmlDeviceGetEnforcedPowerLimit(void *h, unsigned *w) { *w = 700000; return 0; }
@@ -384,104 +385,15 @@ def test_a_gpu_is_lost_by_any_call_s_answer(nvml, mode, index):
     assert lost.startswith(f"cuda device {index}") and lost.endswith("[VA1701]")
 
 
+def test_what_is_not_ours_or_split_or_unknown(nvml):
+    assert [one.index for one in nvml(6).accelerators] == [0]
+    assert [one.partition for one in nvml(8).accelerators] == ["MIG"] * 2
+    assert [one.partition for one in nvml(0).accelerators] == [None] * 2
+    unknown = nvml(7).accelerators[1].health.errors
+    assert unknown == (
+        "the driver cannot read this device (unknown error, nvmlDeviceGetHandleByIndex_v2)",
+    )
+
+
 def test_a_library_that_cannot_start_says_its_code(nvml):
     assert nvml(9).fault == ("libnvidia-ml.so.1: nvmlInit_v2 gave 18; nvidia-smi: not on PATH")
-
-
-SERVER = """
-trap 'echo got TERM >> {log}; exit 0' TERM INT
-echo up >> {log}
-while :; do sleep 0.1; done
-"""
-
-
-@pytest.fixture
-def supervise():
-    """Starts a process that supervises a shell script, as `serve` does; ended with the test."""
-    started = []
-
-    def start(server, *more):
-        program = f"""
-import sys, threading
-from vllm_adapter.supervised import Supervised
-server = Supervised(["/bin/sh", "-c", {server!r}], {{"PATH": "/usr/bin:/bin"}}, grace_s=1)
-server.start()
-print(server.pid, flush=True)
-{"".join(more)}
-sys.exit(server.wait())
-"""
-        command = [sys.executable, "-c", program]
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def until(condition):
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize(("server", "code"), [("exit 7", 7), ("kill -9 $$", 137)])
-def test_the_server_s_end_is_ours(supervise, server, code):
-    process = supervise(server)
-    assert process.wait(LIMIT_S) == code
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_go_on_to_the_server(tmp_path, supervise, number):
-    log = tmp_path / "log"
-    process = supervise(SERVER.format(log=log))
-    until(log.exists)
-    process.send_signal(number)
-    assert process.wait(LIMIT_S) == 0
-    assert log.read_text().count("got") == 1
-
-
-END = "threading.Thread(target=server.end, args=('lost',)).start()"
-
-
-def test_a_loss_ends_the_server_with_exit_code_1(tmp_path, supervise):
-    log = tmp_path / "log"
-    wait = f"import os, time\nwhile not os.path.exists({str(log)!r}): time.sleep(0.02)\n"
-    process = supervise(SERVER.format(log=log), wait, END)
-    assert process.wait(LIMIT_S) == 1
-    assert "got TERM" in log.read_text()
-
-
-def test_a_server_that_does_not_end_is_killed(supervise):
-    process = supervise("trap '' TERM; while :; do sleep 0.1; done", END)
-    pid = int(process.stdout.readline())
-    assert process.wait(LIMIT_S) == 1
-    until(lambda: not alive(pid))
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
-def test_a_killed_supervisor_leaves_no_server(tmp_path, supervise):
-    log = tmp_path / "log"
-    process = supervise(SERVER.format(log=log))
-    pid = int(process.stdout.readline())
-    until(log.exists)
-    process.kill()
-    process.wait(LIMIT_S)
-    until(lambda: not alive(pid))
-    assert "got TERM" in log.read_text()
-
-
-def alive(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-def test_an_unstartable_server_is_an_error():
-    with pytest.raises(OSError):
-        Supervised(["/no/such/program"], {}).start()

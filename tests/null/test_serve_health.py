@@ -186,6 +186,16 @@ def test_a_start_that_is_refused(machine, started, state, words, code):
     assert "server sees" not in log
 
 
+def test_a_tool_that_hangs_is_told_once_and_holds_nobody_up(machine, started):
+    process = started("--watch", "1", "m")
+    machine.until("server sees", process)
+    (machine.tools / "nvidia-smi").write_text("#!/bin/sh\nexec /bin/sleep 100\n")
+    machine.until("gave no answer within 5 s and was ended", process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(LIMIT_S) == 0
+    assert machine.log.read_text().count("cannot be read") == 1
+
+
 def test_without_a_watch_the_server_is_the_process_itself(machine, started):
     process = started("--watch", "0", "m")
     machine.until("server sees", process)

@@ -244,7 +244,8 @@ def test_other_takes_devices_of_one_kind():
 
 def test_what_cannot_be_read_is_said_once():
     box = Box(Reading(fault="nvidia-smi: not on PATH"))
-    assert box.start.prepare(Policy.FAIL).used.devices == ()
+    ready = box.start.prepare(Policy.FAIL)
+    assert (ready.used.devices, ready.unread) == ((), True)
     assert box.said == ["the health of cuda's devices cannot be read: nvidia-smi: not on PATH"]
 
 

@@ -39,10 +39,14 @@ class Policy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The devices to open. `environment` is what must be set so that others are taken."""
+    """The devices to open. `environment` is what must be set so that others are taken.
+
+    `unread` is whether their health could not be read, which was said.
+    """
 
     used: Used
     environment: Environment | None = None
+    unread: bool = False
 
 
 @dataclass
@@ -81,7 +85,7 @@ class Start:
             raise _refused(bad[0])
         for one in wrong:
             self.say(sentence(one))
-        return Ready(taken)
+        return Ready(taken, unread=bool(self._faults))
 
     def _look(self) -> tuple[DeviceManager, Used, list[Finding]]:
         reading = self.read(self.vendor)

@@ -164,7 +164,8 @@ def start(plan: Plan, watch_s: float) -> int:
         return read_health(plan.adapter)
 
     server.start()
-    watch = Watch(plan.ready.used, own=lambda: family(server.pid))
+    used, unread = plan.ready.used, plan.ready.unread
+    watch = Watch(used, own=lambda: family(server.pid), unread=unread)
     watcher = Watcher(watch, read, say=say, lost=ends, interval_s=watch_s)
     watcher.start()
     code = server.wait()

@@ -17,6 +17,8 @@ from typing import Any
 LIBRARY = "libnvidia-ml.so.1"
 IS_LOST = 15
 """NVML_ERROR_GPU_IS_LOST"""
+UNKNOWN = 999
+"""NVML_ERROR_UNKNOWN: what many drivers answer once a GPU has fallen off the bus."""
 REASONS = {
     0x04: "sw_power_cap",
     0x08: "hw_slowdown",
@@ -74,10 +76,9 @@ def devices(library: ctypes.CDLL) -> Iterator[dict[str, Any]]:
         code = library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle))
         if code == 0:
             yield device(library, index, handle)
-        elif code == IS_LOST:
-            yield {"index": index, "lost": "nvmlDeviceGetHandleByIndex_v2"}
-        else:
-            yield {"index": index, "unreadable": f"nvmlDeviceGetHandleByIndex_v2 gave {code}"}
+        elif code in (IS_LOST, UNKNOWN):  # else it is not ours to use, in a container for one
+            key = "lost" if code == IS_LOST else "unreadable"
+            yield {"index": index, key: "nvmlDeviceGetHandleByIndex_v2"}
 
 
 def device(library: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> dict[str, Any]:
@@ -110,6 +111,9 @@ def device(library: ctypes.CDLL, index: int, handle: ctypes.c_void_p) -> dict[st
     whole("power_cap_mw", "nvmlDeviceGetEnforcedPowerLimit")
     whole("clock_mhz", "nvmlDeviceGetClockInfo", ctypes.c_uint(_SM_CLOCK))
     whole("clock_max_mhz", "nvmlDeviceGetMaxClockInfo", ctypes.c_uint(_SM_CLOCK))
+    mode, pending = ctypes.c_uint(), ctypes.c_uint()
+    if ask("nvmlDeviceGetMigMode", ctypes.byref(mode), ctypes.byref(pending)):
+        said["mig"] = bool(mode.value)
     reasons = ctypes.c_ulonglong()
     # the older name of the two; drivers of all branches have it
     if ask("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.byref(reasons)):

@@ -25,7 +25,7 @@ from vllm_adapter.host.report import parse_report
 TIMEOUT_S: Final = 5.0
 TOOLS_OF: Final[Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]] = {
     "cuda": (("nvidia-smi", ("-q -x",)),),
-    "rocm": (("amd-smi", ("metric", "list", "")), ("rocm-smi", ("",))),
+    "rocm": (("amd-smi", ("metric", "")), ("rocm-smi", ("",))),
     "ascend": (("npu-smi", ("info",)),),
     "xpu": (("xpu-smi", ("", "discovery -j")),),
     "gaudi": (("hl-smi", ("",)),),
@@ -104,7 +104,7 @@ def _of_library(vendor: str, said: Mapping[str, Any], source: str) -> Accelerato
     if said.get("lost"):
         errors.append(f"the driver says that the GPU is lost ({said['lost']})")
     if said.get("unreadable"):
-        errors.append(f"it cannot be read: {said['unreadable']}")
+        errors.append(f"the driver cannot read this device (unknown error, {said['unreadable']})")
     if said.get("uncorrected"):
         errors.append(f"{said['uncorrected']} uncorrectable memory errors")
     health = Health(
@@ -125,6 +125,7 @@ def _of_library(vendor: str, said: Mapping[str, Any], source: str) -> Accelerato
         uuid=said.get("uuid"),
         memory_total_bytes=said.get("memory_total_bytes"),
         memory_used_bytes=said.get("memory_used_bytes"),
+        partition="MIG" if said.get("mig") else None,
         health=health,
         processes=tuple(
             DeviceProcess(pid, memory_bytes=size) for pid, size in said.get("processes", ())
