@@ -160,6 +160,17 @@ def test_the_current_device(backend):
     assert not torch.sim.is_bf16_supported()
 
 
+def test_that_torch_keeps_to_index_0_is_said_once(backend, caplog):
+    try:
+        torch.sim.set_device(1)
+        torch.sim.set_device("sim:1")
+        assert torch.ones(1).to("sim").device == torch.device("sim:0")  # what the warning is of
+        assert torch.ones(1).sim().device == torch.device("sim:1")
+    finally:
+        torch.sim.set_device(0)
+    assert len([r for r in caplog.records if "pass the index" in r.message]) == 1
+
+
 def test_a_kernels_failure_comes_up_at_the_wait_and_the_device_goes_on(backend):
     x = torch.ones(4, device="sim:1", dtype=torch.int64)
     x // (x - 1)

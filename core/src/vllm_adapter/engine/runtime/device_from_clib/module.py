@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from vllm_adapter.clib import abi
-from vllm_adapter.engine.runtime.clib.streams import ClibStream
+from vllm_adapter.engine.runtime.clib.streams import LOG, ClibStream
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
+from vllm_adapter.engine.runtime.device_from_clib.streams import DeviceStreams
 from vllm_adapter.errors import ForkedDevice
 
 
@@ -26,6 +27,7 @@ class DeviceModule:
         self._streams = backend.streams
         self.Stream = self._streams.Stream
         self.Event = self._streams.Event
+        self._warned = False
 
     # -- devices ---------------------------------------------------------------------------------
 
@@ -61,13 +63,19 @@ class DeviceModule:
     def set_device(self, device: Any) -> None:
         """Makes a device the current one.
 
-        torch's own guard stays at index 0: `x.to("<name>")` and `module.to("<name>")` go there.
-        Pass `<name>:<index>` everywhere.
+        torch's own guard stays at index 0: `x.to("<name>")` and `module.to("<name>")` go there,
+        which the log says once. Pass `<name>:<index>` everywhere.
 
         Raises:
             NoSuchDevice: there is no such device.
         """
         self._streams.current = self._streams.index(device)
+        if self._streams.current and not self._warned:
+            self._warned = True
+            LOG.warning(
+                "%s:%d is current, but torch takes x.to(%r) for index 0: pass the index",
+                *(self._backend.name, self._streams.current, self._backend.name),
+            )
 
     def get_device_name(self, device: Any = None) -> str:
         """What the library calls it."""
@@ -238,7 +246,7 @@ class StreamContext:
             self._stream.__exit__(kind, error, trace)
 
 
-def device_context(api: DeviceModule) -> type:
+def device_context(streams: DeviceStreams) -> type:
     """The class behind `with torch.<name>.device(index):`; None or a negative index: no change."""
 
     class device:  # torch's name
@@ -247,12 +255,12 @@ def device_context(api: DeviceModule) -> type:
             self.prev_idx = -1
 
         def __enter__(self) -> None:
-            self.prev_idx = api.current_device()
+            self.prev_idx = streams.current
             if self.idx is not None and not (isinstance(self.idx, int) and self.idx < 0):
-                api.set_device(self.idx)
+                streams.current = streams.index(self.idx)
 
         def __exit__(self, *_: object) -> None:
-            api.set_device(self.prev_idx)
+            streams.current = self.prev_idx
 
     return device
 
@@ -264,6 +272,6 @@ def device_module(backend: Backend) -> ModuleType:
     for name in (*vars(DeviceModule), "Stream", "Event"):
         if not name.startswith("__"):
             setattr(module, name, getattr(api, name))
-    module.device = device_context(api)  # type: ignore[attr-defined] # a module made here
+    module.device = device_context(backend.streams)  # type: ignore[attr-defined] # a module made here
     sys.modules[module.__name__] = module
     return module
