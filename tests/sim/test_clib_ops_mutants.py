@@ -107,6 +107,13 @@ MUTANTS = {
         "L2.library.offers",
         "a function rms_norm",
     ),
+    "a reduction that is refused": (
+        "rows.c",
+        "  if (args->kind < VA_SUM || args->kind > VA_SOFTMAX)",
+        "  if (args->kind < VA_SUM || args->kind > VA_SOFTMAX || args->kind == VA_ARGMAX)",
+        "L3.coverage.step",
+        "reduce",
+    ),
     "another epsilon": (
         "norm.c",
         "n.eps = (float)args->eps;",
@@ -136,6 +143,8 @@ MUTANTS = {
         "strided rows",
     ),
 }
+NO_REDUCTIONS = "api.c", "    .reduce = sim_reduce,\n", ""
+"""What a library may lack: then the counter must say so, and the rule passes."""
 RULES = sorted({rule for *_, rule, _ in MUTANTS.values()})
 
 
@@ -146,6 +155,8 @@ def verdicts(tmp_path_factory, c_folder, sim_path):
     for name, (file, old, new, rule, _) in MUTANTS.items():
         folder = tmp_path_factory.mktemp("csrc")
         jobs[name] = mutant(folder, c_folder, file, old, new), [rule]
+    without = mutant(tmp_path_factory.mktemp("csrc"), c_folder, *NO_REDUCTIONS)
+    jobs[NO_REDUCTIONS] = without, ["L3.coverage.step"]
     return dict(zip(jobs, judge(list(jobs.values())), strict=True))
 
 
@@ -172,3 +183,8 @@ def test_a_library_without_faults_passes_these_rules(verdicts):
     wrong = {rule: failure for rule, (_, failure) in verdicts[None].items() if failure}
     assert not wrong
     assert all(passed for passed, _ in verdicts[None].values())
+
+
+def test_what_a_library_lacks_runs_on_the_host_and_is_counted(verdicts):
+    passed, failure = verdicts[NO_REDUCTIONS]["L3.coverage.step"]
+    assert (passed, failure) == (1, None)
