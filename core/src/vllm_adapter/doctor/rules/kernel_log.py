@@ -146,7 +146,7 @@ RULES: Final = (
     TextRule(
         "VA1704",
         ("err!",),
-        r"^\|\s*(?:ERR!|N/A|\d+%)\s+(?:ERR!|N/A|\d+C)\s[^\n]*ERR![^\n]*",
+        r"^\s*\|\s*(?:ERR!|N/A|\d+%)\s+(?:ERR!|N/A|\d+C)\s[^\n]*ERR![^\n]*",
         "nvidia-smi cannot read this GPU's power or fan: its firmware does not answer well",
         "power-cycle the host; if it stays, `nvidia-smi -q` and the kernel's log (Xid), then have "
         "the card checked",
