@@ -325,7 +325,14 @@ def test_many_threads_at_once(runtime):
 def test_a_forked_child_gets_one_typed_error_from_each_method(runtime):
     allocation = runtime.allocate_memory(8, 0)
     stream = runtime.create_stream(0)
+    event, end = stream.record_event(), stream.record_event()
+    stream.synchronize()
     calls = (
+        lambda: event.query(),
+        lambda: event.synchronize(),
+        lambda: event.elapsed_ms(end),
+        lambda: stream.wait_event(event),
+        lambda: runtime.fence(0, "device"),
         lambda: runtime.allocate_memory(1, 0),
         lambda: write(runtime, allocation, b"x"),
         lambda: read(runtime, allocation, 1),

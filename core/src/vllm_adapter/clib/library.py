@@ -80,14 +80,24 @@ class Library:
         Raises:
             DeviceError, UnsupportedCase: what the status stands for (`clib.status`).
         """
+        status = self.ask(name, *arguments)
+        if status:
+            raise self.error(status, name)
+
+    def ask(self, name: str, *arguments: Any) -> int:
+        """As `call`, for a function whose status may say something else than a failure.
+
+        Raises:
+            ForkedDevice: this is a forked child.
+            UnsupportedCase: the library leaves the function NULL.
+        """
         if self._forked:
-            self._refuse_fork(name)
+            raise self.error(abi.FORKED, name)
         function = self.functions.get(name)
         if function is None:
             raise error_of(abi.UNSUPPORTED, f"{self.path.name}: {name}", "the function is NULL")
-        status = function(*arguments)
-        if status:
-            raise self.error(status, name)
+        status: int = function(*arguments)
+        return status
 
     def error(self, status: int, name: str) -> VllmAdapterError:
         """The typed error of a status that the function `name` just gave in this thread."""
@@ -157,9 +167,6 @@ class Library:
         # Asked of us, not of the library alone: its locks may be held by threads that are gone.
         self._opening = threading.Lock()
         self._forked = bool(self._opened)
-
-    def _refuse_fork(self, name: str) -> None:
-        raise error_of(abi.FORKED, f"{self.path.name}: {name}", "")
 
 
 _LOADED: Final[weakref.WeakSet[Library]] = weakref.WeakSet()

@@ -109,7 +109,7 @@ class ClibEvent:
 
     def query(self) -> bool:
         """Whether the last record has been reached; true if there was none."""
-        status = self.library.functions["event_query"](self.device_id, self.handle)
+        status = self.library.ask("event_query", self.device_id, self.handle)
         if status not in (abi.OK, abi.NOT_READY):
             raise self.library.error(status, "event_query")
         return bool(status == abi.OK)
@@ -125,8 +125,8 @@ class ClibEvent:
             DeviceError: one of them has not been reached, or was never recorded.
         """
         found = ctypes.c_double()
-        status = self.library.functions["event_elapsed"](
-            self.device_id, self.handle, end.handle, ctypes.byref(found)
+        status = self.library.ask(
+            "event_elapsed", self.device_id, self.handle, end.handle, ctypes.byref(found)
         )
         if status == abi.NOT_READY:
             raise DeviceError(
