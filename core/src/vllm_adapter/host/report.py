@@ -55,7 +55,7 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ),
     ("npu_smi", r"npu-smi|Hugepages-Usage|Chip Logic ID|Chip Name"),
     ("hl_smi", r"HL-SMI|AIP"),
-    ("mx_smi", r"MX-SMI|^\s*GPU#\d"),
+    ("mx_smi", r"(?:MX|HT)-SMI|^\s*GPU#\d"),
     ("mthreads_gmi", r"mthreads-gmi|\bMTT\s"),
     ("cnmon", r"CNMON"),
     ("xpu_smi", r"Intel XPU-SMI|Device ID|device_list"),

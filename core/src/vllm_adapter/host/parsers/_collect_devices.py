@@ -17,6 +17,7 @@ _LISTED: Final = re.compile(
     r"^\s*(?:GPU models and configuration\s*:\s*)?GPU (\d{1,3})\s*:\s*(\S.*?)(?: \(UUID: \S+\))?$"
 )
 _GCN: Final = re.compile(r"^(.*?)\s*\((?:(gfx[0-9a-f]{3,4})\b[^()]*|NoGCNArchName\w*)\)$")
+_XPU: Final = re.compile(r"^\s*XPU (\d{1,3}): (\S.*?) \((\d+(?:\.\d+)?GB)\)\s*$")
 _WSL: Final = re.compile(r"(?i)\bmicrosoft-standard\b|\bWSL2?\b")
 _LINUX: Final = re.compile(r"\bLinux-\d+\.\d|\bLinux \S+ \d+\.\d+\.\d")
 _INTEL: Final = re.compile(r"^\s*[*•-]\s*(?:\[(\d{1,3})\]\s*)?(\S.*)$")
@@ -55,6 +56,23 @@ def cuda_devices(
         elif head and line.text.strip() and found and not line.text.strip().startswith("MIG "):
             break
     return tuple(found[index] for index in sorted(found))
+
+
+def kunlun_devices(report: Report, fields: Sequence[Field]) -> tuple[Accelerator, ...]:
+    """The lines "XPU 0: P800 OAM (96.0GB)" of Kunlunxin's plug-in."""
+    head = next((field for field in fields if field.key == "XPU models and configuration"), None)
+    found: list[Accelerator] = []
+    for line in report.lines[head.position + 1 :] if head else ():
+        device = _XPU.match(line.text)
+        if not device:
+            break
+        size = binary_size(device[3])
+        found.append(
+            Accelerator(
+                "kunlunxin", int(device[1]), "collect_env", device[2], memory_total_bytes=size
+            )
+        )
+    return tuple(found)
 
 
 def _nvidia(fields: Sequence[Field]) -> bool:

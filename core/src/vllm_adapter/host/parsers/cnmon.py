@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import MIB, dense, normal_bdf, with_end
+from vllm_adapter.host.parsers._common import (
+    MIB,
+    binary_size,
+    dense,
+    is_whole,
+    normal_bdf,
+    number,
+    with_end,
+)
 from vllm_adapter.host.parsers._frame import BDF, tables
 from vllm_adapter.host.text import Report
 
@@ -29,6 +38,8 @@ _PROCESS: Final = re.compile(
     r"(?:^|\|)\s*(?P<index>\d+)\s+(?:/|\d+)\s+(?P<pid>\d+)\s+"
     r"(?P<name>\S+(?: \S+)*?)\s+(?P<mib>\d+)\s*MiB\b"
 )
+_CARD: Final = re.compile(r"^\s*Card (\d+)\s*$")
+_PAIR: Final = re.compile(r"^\s*([A-Z][A-Za-z ]*?)\s*:\s*(.*)$")
 _SOURCE: Final = "cnmon"
 
 
@@ -43,6 +54,9 @@ def parse(report: Report) -> HostFacts:
         found = _DRIVER.search(with_end(report, start))
         if found:
             drivers.append(Driver("cambricon", found[1], _SOURCE))
+        for device, version in _cards(report, start, stop):
+            devices = join_accelerators(devices, (device,))
+            drivers += [Driver("cambricon", version, _SOURCE)] if version else []
         lines = [line.text for line in report.lines[start:stop]]
         for position, text in enumerate(lines):
             first = _FIRST.search(text)
@@ -53,6 +67,53 @@ def parse(report: Report) -> HostFacts:
                 device = _device(first, second, lines)
                 devices = join_accelerators(devices, (device,))
     return HostFacts(accelerators=devices, drivers=tuple(dict.fromkeys(drivers)))
+
+
+def _cards(report: Report, start: int, stop: int) -> Iterator[tuple[Accelerator, str | None]]:
+    """The blocks of `cnmon info`, each with its driver: keys below keys that have no value."""
+    index: int | None = None
+    section, values = "", dict[tuple[str, str], str]()
+    for position in range(start + 1, stop):
+        text = report.lines[position].text
+        card, pair = _CARD.match(text), _PAIR.match(text)
+        if card:
+            if index is not None:
+                yield _card(index, values)
+            index, section, values = int(card[1]), "", {}
+        elif pair and index is not None and is_whole(report, position):
+            key = pair[1].lower()
+            if not pair[2]:
+                section = key
+            else:
+                values.setdefault((section, key), pair[2])
+                values.setdefault(("", key), pair[2])
+    if index is not None:
+        yield _card(index, values)
+
+
+def _card(index: int, values: dict[tuple[str, str], str]) -> tuple[Accelerator, str | None]:
+    memory = "physical memory usage"
+    place = [
+        values.get(("pci", key), "") for key in ("domain id", "bus num", "device", "function")
+    ]
+    found = re.fullmatch(r"v(\d+(?:\.\d+)+)", values.get(("", "driver"), ""))
+    device = Accelerator(
+        "mlu",
+        index,
+        _SOURCE,
+        name=values.get(("", "product name")),
+        bdf=normal_bdf("{}:{}:{}.{}".format(*place)),
+        uuid=values.get(("", "uuid")),
+        memory_total_bytes=binary_size(values.get((memory, "total"))),
+        memory_used_bytes=binary_size(values.get((memory, "used"))),
+        health=Health(
+            temperature_c=number(values.get(("temperature", "chip"))),
+            power_w=number(values.get(("power", "usage"))),
+            power_cap_w=number(values.get(("power", "cap"))),
+            utilization_percent=number(values.get(("utilization", "mlu average"))),
+        ),
+    )
+    return device, found[1] if found else None
 
 
 def _device(first: re.Match[str], second: re.Match[str] | None, lines: list[str]) -> Accelerator:

@@ -14,6 +14,7 @@ from vllm_adapter.host.facts import Driver, HostFacts, OsFacts, TorchBuild, Vllm
 from vllm_adapter.host.parsers._collect_devices import (
     cuda_devices,
     intel_devices,
+    kunlun_devices,
     nvidia_component,
 )
 from vllm_adapter.host.parsers._fields import ABSENT, UNKNOWN, Field, Keys, told, truth, version
@@ -48,6 +49,8 @@ _KEYS: Final = Keys(
         "Intel GPU models detected",
         "HIP runtime version",
         "MIOpen runtime version",
+        "XPU models and configuration",
+        "Kunlun driver version",
         "Is XNNPACK available",
         "Caching allocator config",
         "CPU",
@@ -98,7 +101,9 @@ def parse(report: Report) -> HostFacts:
         os=_os(values),
         python=version(values.get("Python version")),
         torch=torch,
-        accelerators=cuda_devices(report, fields, torch) + detected,
+        accelerators=cuda_devices(report, fields, torch)
+        + kunlun_devices(report, fields)
+        + detected,
         drivers=_drivers(values, report) + intel_drivers,
         vllm=_vllm(values.get("vLLM Version")),
         packages=(("vllm-ascend", ascend),) if ascend else (),
@@ -166,6 +171,7 @@ def _drivers(values: dict[str, str], report: Report) -> tuple[Driver, ...]:
         ("rocm", "HIP runtime version"),
         ("miopen", "MIOpen runtime version"),
         ("neuron", "Neuron SDK Version"),
+        ("kunlunxin", "Kunlun driver version"),
     )
     found = [
         Driver(component, number, key)

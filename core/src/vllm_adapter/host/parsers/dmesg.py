@@ -19,6 +19,12 @@ _HABANA: Final = re.compile(
 )
 _HABANA_CARD: Final = re.compile(r"\b(?:hl|accel)(\d+)\b")
 _HABANA_ADDED: Final = re.compile(rf"Successfully added device ({_BDF})")
+_HABANA_ACCEL: Final = re.compile(
+    rf"\baccel accel(\d+): Successfully added device ({_BDF}) to habanalabs driver"
+)
+_HABANA_DRIVER: Final = re.compile(
+    r"\bhabanalabs: loading driver, version: (\d+(?:\.\d+)+-[0-9a-f]{7,})\s*$"
+)
 _HABANA_BAD: Final = re.compile(
     r"^(?:Failed|failed|Cannot|Can't|Error)\b|NOT usable|unusable|fatal|[Hh]eartbeat"
     r"|unresponsive|uncorrectable"
@@ -83,6 +89,7 @@ def parse(report: Report) -> HostFacts:
             ("nvidia", _MODULE),
             ("nvidia", _LOADED),
             ("amdgpu", _AMD_VERSION),
+            ("habanalabs", _HABANA_DRIVER),
         ):
             said = version.search(text)
             if said:
@@ -99,6 +106,10 @@ def _said_below(lines: Iterable[str]) -> str | None:
 
 
 def _gaudi(text: str, found: dict[tuple[str, str], list[str]], places: dict[str, str]) -> None:
+    started = _HABANA_ACCEL.search(text)
+    if started:
+        places[started[1]] = started[2]
+        _note(found, "gaudi", started[1], None)
     line = _HABANA.search(text)
     if not line:
         return

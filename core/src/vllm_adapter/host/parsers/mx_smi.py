@@ -14,7 +14,7 @@ from vllm_adapter.host.parsers._frame import BDF, device_rows, tables
 from vllm_adapter.host.text import Report
 
 _HEADS: Final = (
-    re.compile(r"\bMX-SMI\s+\d"),
+    re.compile(r"\b(?:MX|HT)-SMI\s+\d"),  # HT-SMI: the same tool for boards sold as Mars
     re.compile(r"\b(?:NVIDIA-SMI|AMD-SMI)\s+\d|\bHL-SMI Version:|={5}\s*NVSMI LOG"),
 )
 _VERSIONS: Final = (

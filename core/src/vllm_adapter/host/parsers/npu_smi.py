@@ -7,6 +7,7 @@ A chip is two rows: NPU, name, health; then chip, bus address, memory. A3 boards
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -38,6 +39,7 @@ _PROCESS: Final = re.compile(
 )
 _MAP_HEAD: Final = re.compile(r"NPU ID\s+(?:Slot ID\s+)?Chip ID\s+Chip (?:Logic ID|Phy-ID)")
 _MAP_ROW: Final = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+|-)\s+(\S.*)$")
+_SLOT_ROW: Final = re.compile(r"^\s*(\d+)\s+\d+\s+(\d+)\s+(\d+|-)\s+([A-Za-z]\S*)\s*$")
 _BOARD: Final = re.compile(
     r"^\s*(NPU ID|Chip ID|Chip Name|Chip Type|NPU Name|PCIe Bus Info|Software Version"
     r"|Firmware Version)\s*:\s*(\S.*)$"
@@ -150,7 +152,7 @@ def _add_process(found: dict[tuple[int, int], Accelerator], text: str) -> None:
 
 def _mapped(report: Report) -> tuple[Accelerator, ...]:
     """The table of `npu-smi info -m`; a row without logical number is the board's controller."""
-    found = []
+    found = list(_mapped_by_slot(report))
     for start, head in report.find(_MAP_HEAD):
         if "Logic" not in head[0] or "Slot" in head[0]:
             continue  # physical numbers are not a program's
@@ -164,7 +166,20 @@ def _mapped(report: Report) -> tuple[Accelerator, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _chip(npu: int, chip: int, logical: int | None, name: str | None) -> Accelerator:
+def _mapped_by_slot(report: Report) -> Iterator[Accelerator]:
+    """The table of A5: one chip an NPU, which this tool's other tables do not number."""
+    for start, head in report.find(_MAP_HEAD):
+        if "Logic" in head[0] or "Slot" not in head[0]:
+            continue
+        for position in range(start + 1, len(report.lines)):
+            row = _SLOT_ROW.match(report.lines[position].text)
+            if not row:
+                break
+            if row[4].lower() != "mcu" and is_whole(report, position):
+                yield _chip(int(row[1]), int(row[2]) or None, None, row[4])
+
+
+def _chip(npu: int, chip: int | None, logical: int | None, name: str | None) -> Accelerator:
     arch = (name or "").lower().removeprefix("ascend").strip()
     return Accelerator(
         "ascend",
