@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_healthy_report_has_no_findings(name):
     assert wrong(HEALTHY[name]) == set()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(sorted(QUIET)), st.floats(0, 1))
 def test_a_healthy_report_cut_anywhere_has_no_findings(name, share):
     text = QUIET[name]
@@ -98,7 +99,7 @@ def test_a_build_with_code_for_the_device_is_fine(wheel, device):
 WORDINGS = json.loads((DATA / "doctor_wordings.json").read_text(encoding="utf-8"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(WORDINGS), st.randoms(use_true_random=False))
 def test_damage_does_not_change_the_codes(said, chance):
     assert wrong(damaged(said["text"], chance)) == set(said["findings"]), said["what"]
@@ -114,6 +115,14 @@ def damaged(text: str, chance: random.Random) -> str:
     if chance.random() < 0.3:
         lines = ["Hello, I get this today:", "", *lines, "", "Thank you"]
     return chance.choice(("\n", "\r\n")).join(lines) + "\n"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(WORDINGS), st.integers(80, 132))
+def test_a_line_that_a_terminal_broke_is_read_whole(said, width):
+    if "\n" not in said["text"].strip() and "|" not in said["text"]:
+        broken = textwrap.wrap(said["text"], width, break_long_words=False, break_on_hyphens=False)
+        assert wrong("\n".join(broken) + "\n") == set(said["findings"]), said["what"]
 
 
 @pytest.mark.parametrize("said", WORDINGS, ids=lambda said: said["what"])

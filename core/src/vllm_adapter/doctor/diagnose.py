@@ -40,7 +40,7 @@ KINDS: Final = (
 """The modules of `doctor.rules`."""
 _UNSEEN: Final = ("VA1508", "VA1507", "VA1503", "VA1111")
 EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {
-    "VA1101": _UNSEEN,
+    "VA1101": ("VA1102", *_UNSEEN),
     "VA1102": _UNSEEN,
     "VA1103": ("VA1102", *_UNSEEN),
     "VA1110": ("VA1102", *_UNSEEN),
@@ -55,6 +55,7 @@ EXPLAINS: Final[Mapping[str, tuple[str, ...]]] = {
     "VA1220": ("VA1508",),
     "VA1215": ("VA1508",),
     "VA1404": ("VA1915",),
+    "VA1407": ("VA1102", "VA1110", *_UNSEEN),
     "VA1405": ("VA1915", "VA1902"),
     "VA1406": _UNSEEN,
     "VA1502": ("VA1503", "VA1508"),

@@ -15,7 +15,7 @@ from typing import Final
 
 from vllm_adapter.codes import CODES
 from vllm_adapter.doctor.finding import Evidence, Finding, Severity
-from vllm_adapter.doctor.searched import Searched
+from vllm_adapter.doctor.searched import Searched, compiled
 from vllm_adapter.host.facts import HostFacts, Line
 
 MAX_EVIDENCE: Final = 5
@@ -63,16 +63,16 @@ class Box:
             return "xpu"  # the extension's other build is for the CPU
         return None
 
-    def lines(self, pattern: str | re.Pattern[str]) -> Iterator[tuple[Line, re.Match[str]]]:
+    def lines(self, pattern: str) -> Iterator[tuple[Line, re.Match[str]]]:
         """Every line of the report in which the pattern is found."""
-        compiled = re.compile(pattern) if isinstance(pattern, str) else pattern
+        wanted = compiled(pattern)
         for line in self.facts.report:
-            found = compiled.search(line.text)
+            found = wanted.search(line.text)
             if found:
                 yield line, found
 
     def told(
-        self, pattern: str | re.Pattern[str], words: Iterable[str] = ()
+        self, pattern: str, words: Iterable[str] = ()
     ) -> Iterator[tuple[Line, re.Match[str]]]:
         """As `lines`, of what somebody's program said: no source code, no advice, no level DEBUG.
 
@@ -81,13 +81,11 @@ class Box:
         for lines, found in self.searched.told(pattern, tuple(words)):
             yield lines[0], found
 
-    def says(self, pattern: str | re.Pattern[str]) -> bool:
+    def says(self, pattern: str) -> bool:
         """Whether the report has such a line."""
         return next(self.lines(pattern), None) is not None
 
-    def evidence(
-        self, pattern: str | re.Pattern[str], otherwise: str = ""
-    ) -> tuple[Evidence, ...]:
+    def evidence(self, pattern: str, otherwise: str = "") -> tuple[Evidence, ...]:
         """The lines of the report that hold the pattern; else the sentence, as a host fact."""
         found = tuple(quoted(line) for line, _ in self.lines(pattern))[:MAX_EVIDENCE]
         if found or not otherwise:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 from typing import Final
 
 from vllm_adapter.host.facts import Line
 
 _WRAPPED: Final = 40
-"""A line that is shorter was not broken by the edge of a terminal or a page."""
+_NARROW: Final = 56
+"""Columns: no terminal or page is narrower, so that a line was broken there only if its next word
+would not have fitted, or nearly so."""
 _JOINED: Final = 3
 _FRAME: Final = r'^\W*File "[^"]+", line \d+, in '
 _CODE: Final = (
@@ -40,6 +42,12 @@ _PROBE: Final = (
     r"|Could not load dynamic library"
 )
 _RAISED: Final = r"^\W*(?:\[\w+\]:? *)?[\w.]*(?:Error|Exception|Warning|Failure)\b"
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The pattern, compiled once: there are more of them than `re` itself keeps."""
+    return re.compile(pattern)
 
 
 class Searched:
@@ -66,7 +74,7 @@ class Searched:
         return any(word in self._folded for word in words)
 
     def told(
-        self, pattern: str | re.Pattern[str], words: tuple[str, ...] = (), *, debug: bool = False
+        self, pattern: str, words: tuple[str, ...] = (), *, debug: bool = False
     ) -> Iterator[tuple[tuple[Line, ...], re.Match[str]]]:
         """(the lines it stands in, match), each line once, in order.
 
@@ -75,13 +83,13 @@ class Searched:
         """
         if words and not self.has(words):
             return
-        compiled = re.compile(pattern) if isinstance(pattern, str) else pattern
+        wanted = compiled(pattern)
         where = self._around(words) if words else range(len(self._lines))
         seen: set[int] = set()
         for at in where:
             if at in seen:
                 continue
-            hit = self._match(at, compiled)
+            hit = self._match(at, wanted)
             if hit is None:
                 continue
             count, found = hit
@@ -105,29 +113,32 @@ class Searched:
         found = pattern.search(text)
         if found:
             return 1, found
-        if len(text) < _WRAPPED:
-            return None
-        joined = text.rstrip()
+        joined = last = text.rstrip()
         for count in range(2, _JOINED + 1):
             if at + count > len(self._lines):
                 return None
             following = self._lines[at + count - 1].text.strip()
-            if not following or pattern.search(following):
+            if not _broken(last, following) or pattern.search(following):
                 return None
-            joined = f"{joined} {following}"
+            joined, last = f"{joined} {following}", following
             found = pattern.search(joined)
             if found and found.start() < len(text):
                 return count, found
-            if len(following) < _WRAPPED:
-                return None
         return None
 
     def _quoting(self, at: int, found: re.Match[str], *, debug: bool) -> bool:
         text = self._lines[at].text
         before = self._lines[at - 1].text if at else ""
-        if re.match(_CODE, text) or re.match(_FRAME, before):
+        if compiled(_CODE).match(text) or compiled(_FRAME).match(before):
             return True
-        if not debug and re.search(_PROBE, text):
+        if not debug and compiled(_PROBE).search(text):
             return True
-        advice = re.search(_ADVICE, found.string[: found.start()])
-        return advice is not None and not re.match(_RAISED, text)
+        advice = compiled(_ADVICE).search(found.string[: found.start()])
+        return advice is not None and not compiled(_RAISED).match(text)
+
+
+def _broken(line: str, following: str) -> bool:
+    """Whether a line may have been broken by the edge of a terminal or a page."""
+    if not following:
+        return False
+    return len(line) >= _WRAPPED or len(line) + len(following.split(maxsplit=1)[0]) >= _NARROW

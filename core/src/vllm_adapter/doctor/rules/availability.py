@@ -24,6 +24,11 @@ def _unavailable(box: Box) -> Iterator[Finding]:
     torch = box.facts.torch
     if torch is None or torch.available is not False or box.says(_OTHERS):
         return
+    vllm = box.facts.vllm
+    if (vllm and "+cpu" in (vllm.version or "")) or box.facts.variable(
+        "VLLM_TARGET_DEVICE"
+    ) == "cpu":
+        return
     built = "cuda" if torch.cuda else "rocm" if torch.hip else "xpu" if torch.xpu else None
     if built is None or (box.other_runtime or built) != built:
         return

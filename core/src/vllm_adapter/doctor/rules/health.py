@@ -11,11 +11,11 @@ from vllm_adapter.doctor.rule import Box, Rule, finding
 from vllm_adapter.host.device_facts import DeviceProcess, Health
 from vllm_adapter.host.facts import Accelerator
 
-_LOST: Final = (
+LOST: Final = (
     r"(?i)is lost|fallen off the bus|\bXid 79\b|no longer present|cannot (?:read|reach) th[ei]s? "
     r"device"
 )
-_MEMORY: Final = r"(?i)uncorrectable|\bXid (?:48|63|64|92|94|95|140)\b|failed memory row|\bDBE\b"
+MEMORY: Final = r"(?i)uncorrectable|\bXid (?:48|63|64|92|94|95|140)\b|failed memory row|\bDBE\b"
 _UNUSABLE: Final = (
     r"(?i)not usable|failed to initiali[sz]e|init(?:iali[sz]ation)? failed|RmInitAdapter|"
     r"fatal error during GPU init|probe .*failed|heartbeat|unresponsive"
@@ -50,8 +50,8 @@ def figures(health: Health) -> str:
 def _errors(box: Box) -> Iterator[Finding]:
     """What a tool or the kernel says is broken."""
     for code, pattern, cause in (
-        ("VA1701", _LOST, "the kernel driver lost it"),
-        ("VA1707", _MEMORY, "its memory has uncorrectable errors"),
+        ("VA1701", LOST, "the kernel driver lost it"),
+        ("VA1707", MEMORY, "its memory has uncorrectable errors"),
         ("VA1704", _UNUSABLE, "the kernel driver could not start it"),
     ):
         hit = [

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.doctor.finding import Evidence, Finding, Severity
-from vllm_adapter.doctor.rule import Box, Rule, finding
+from vllm_adapter.doctor.rule import Box, Rule, finding, quoted
+from vllm_adapter.doctor.rules.health import LOST, MEMORY
 from vllm_adapter.doctor.text_rule import TextRule
 from vllm_adapter.host.facts import Accelerator
 
@@ -59,6 +60,16 @@ _KINDS: Final = (
 )
 
 
+_LOST_KINDS: Final = (
+    ("VA1701", LOST, "the kernel driver lost it", "", Severity.ERROR),
+    ("VA1707", MEMORY, "its memory has uncorrectable errors", "", Severity.ERROR),
+)
+_LINE: Final = (
+    r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<xid>\d+),? ?(?P<what>.*)"
+    r"|(?:amdgpu|xe|i915) (?P<place>[0-9a-f]{4}:[0-9a-f:.]+): (?P<other>\S.*)"
+)
+
+
 def _name(one: Accelerator) -> str:
     return f"{one.vendor} device {one.bdf or one.index}"
 
@@ -82,6 +93,19 @@ def _logged(box: Box) -> Iterator[Finding]:
             )
 
 
+def _quoted_line(box: Box) -> Iterator[Finding]:
+    """A line of the log that the parsers did not take for a whole one: wrapped, or the last."""
+    if not _unnamed(box):
+        return
+    for line, found in box.told(_LINE, ("nvrm: xid", "amdgpu", "gpu hang")):
+        error = f"Xid {found['xid']}: {found['what']}" if found["xid"] else found["other"]
+        named = found["bdf"] or found["place"]
+        for code, pattern, what, action, severity in (*_LOST_KINDS, *_KINDS):
+            if re.search(pattern, error):
+                yield finding(code, [quoted(line)], f"device {named}: {what}", action, severity)
+                break
+
+
 def _unnamed(box: Box) -> bool:
     """Whether no device of the facts has an error: the parsers could not tell which it is."""
     return not any(one.health.errors for one in box.facts.accelerators)
@@ -89,6 +113,7 @@ def _unnamed(box: Box) -> bool:
 
 RULES: Final = (
     Rule("VA1709", _logged),
+    Rule("VA1709", _quoted_line),
     TextRule(
         "VA1701",
         ("determine the device handle",),

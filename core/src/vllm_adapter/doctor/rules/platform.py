@@ -138,6 +138,13 @@ def _cpu_serves(box: Box) -> Iterator[Finding]:
     )
 
 
+def _not_for_the_cpu(box: Box) -> bool:
+    """Not a box whose builds are all for the CPU."""
+    torch = box.facts.torch
+    plain = bool(torch and (torch.local or "").startswith("cpu"))
+    return bool(box.vendors) or not plain
+
+
 RULES: Final = (
     Rule("VA1502", _swallowed),
     Rule("VA1503", _cpu_serves),
@@ -152,6 +159,14 @@ RULES: Final = (
         "upgrade, or build with VLLM_TARGET_DEVICE of the wanted device; with 'cuda' and 'rocm': "
         "pynvml answers on an AMD or Hygon box, uninstall it; otherwise uninstall one of the two "
         "plug-ins or name the wanted one in VLLM_PLUGINS",
+    ),
+    TextRule(
+        "VA1502",
+        ("failed to load plugin",),
+        r"Failed to load plugin (?P<name>[\w.-]+)",
+        "the plug-in {name} raised an error when vLLM loaded it, and vLLM goes on without it",
+        "read the traceback below that line; upgrade or reinstall the plug-in for this vLLM; "
+        f"{_REMEDY}",
     ),
     TextRule(
         "VA1505",
@@ -189,5 +204,6 @@ RULES: Final = (
         r"|\bRunning on CPU (?:as|because) .*",
         "the program says itself that it goes on with the CPU",
         severity=Severity.WARNING,
+        on=_not_for_the_cpu,
     ),
 )
