@@ -4,8 +4,9 @@
 
 The called library does nothing: it is compiled here, with the C compiler, and the simulated
 accelerator's with it for the tensors. paged_attention has six tensors and an output. All lines are
-measured in turns in one run, and each is the median of its rounds; on a busy machine read them as
-ratios. Exit code 1 if a goal is missed: 8 us with shape checks, 3 us where a plan pins shapes.
+measured in turns in one run, as CPU time of the thread, and each is the median of its rounds; on
+a busy machine read them as ratios. Exit code 1 if a goal is missed: 8 us with shape checks, 3 us
+where a plan pins shapes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import timeit
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +66,16 @@ def _measure(library: Library, nothing: Any, streams: Any) -> int:
         fields="scale window soft_cap",
     )
     call._function = nothing
+    linear = PreparedCall(library, streams, "linear", outputs="out", inputs="x weight bias")
+    write = PreparedCall(
+        library,
+        streams,
+        "reshape_and_cache",
+        inputs="key value key_cache value_cache slot_mapping",
+    )
+    linear._function = write._function = nothing
+    row, weight, bias, product = _put(4, 64), _put(96, 64), _put(96), _put(4, 96)
+    new_key, new_value, slots = _put(4, 2, 64), _put(4, 2, 64), _whole(4)
     key, pinned = (0.125, 0, 0.0), PinnedStep()
     layer, step = (query, keys, values), (table, lengths, starts)
     address = call.frame(key, (out,), inputs).address
@@ -72,6 +84,14 @@ def _measure(library: Library, nothing: Any, streams: Any) -> int:
         "a prepared call: shapes compared, 7 tensors": (lambda: call(key, (out,), inputs), CALLS),
         "a planned step's call: step's tensors pinned": (
             lambda: pinned(call, key, out, layer, step),
+            CALLS,
+        ),
+        "linear in a step: shapes compared, 4 tensors": (
+            lambda: linear((96,), (product,), (row, weight, bias)),
+            CALLS,
+        ),
+        "reshape_and_cache: shapes compared, 5 tensors": (
+            lambda: write((), (), (new_key, new_value, keys, values, slots)),
             CALLS,
         ),
         "a frame filled anew": (lambda: call.new_frame(key, (out,), inputs), FILLS),
@@ -86,7 +106,9 @@ def _measure(library: Library, nothing: Any, streams: Any) -> int:
     spent: dict[str, list[float]] = {name: [] for name in lines}
     for _ in range(ROUNDS):  # interleaved, so that a busy moment hits every line
         for name, (run, number) in lines.items():
-            spent[name].append(timeit.timeit(run, number=number) / number * 1e6)
+            spent[name].append(
+                timeit.timeit(run, timer=time.thread_time, number=number) / number * 1e6
+            )
     medians = {name: statistics.median(each) for name, each in spent.items()}
     for name, median in medians.items():
         print(f"{name:48} {median:7.2f} us   least {min(spent[name]):7.2f} us")

@@ -3,9 +3,10 @@
     python benchmarks/sim_ops.py [--json FILE]
 
 For each operator, in microseconds a call, as medians of rounds in turns in one run: the call
-through its overload on the device, waited for; the same until it is queued; what of that is not
-the output's allocation; and the same operator as plain torch on the CPU. The simulator computes
-one element after the other on one thread: the figures say what a call costs the host.
+through its overload on the device, waited for (wall time); the same until it is queued (CPU time
+of the calling thread); what of that is not the output's allocation; and the same operator as plain
+torch on the CPU. The simulator computes one element after the other on one thread: the figures
+say what a call costs the host, and nothing of a chip.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 import timeit
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -102,7 +104,9 @@ def _measured(lines: Mapping[str, Mapping[str, Callable[[], Any]]]) -> dict[str,
     for _ in range(ROUNDS):  # interleaved, so that a busy moment hits every line
         for op, row in lines.items():
             for name, run in row.items():
-                spent[op][name].append(timeit.timeit(run, number=CALLS) / CALLS * 1e6)
+                timer = time.perf_counter if name == "done" else time.thread_time
+                each = timeit.timeit(run, timer=timer, number=CALLS) / CALLS
+                spent[op][name].append(each * 1e6)
                 torch.sim.synchronize()  # type: ignore[attr-defined] # ours
     found = {
         op: {name: statistics.median(each) for name, each in row.items()}

@@ -108,6 +108,24 @@ def test_frames_are_bounded(call):
     assert len(frames) == FRAMES
 
 
+def test_a_tensor_may_be_given_twice(backend):
+    call = PreparedCall(
+        backend.library,
+        backend.streams,
+        "fused_add_rms_norm",
+        outputs="out sum",
+        inputs="x residual weight",
+        fields="eps",
+    )
+    x, weight = torch.randn(3, 64), torch.randn(64)
+    mine = x.to("sim:0")
+    for _ in range(2):
+        out, total = torch.empty_like(mine), torch.empty_like(mine)
+        call((EPS,), (out, total), (mine, mine, weight.to("sim:0")))
+        torch.testing.assert_close(out.cpu(), norm_of(2 * x, weight))
+    assert call._local.frames == {(EPS,): []}
+
+
 def test_frames_keep_no_tensor(call, runtime):
     before = runtime.memory_stats(0).live_allocations
     normed(call, torch.randn(3, 64), torch.randn(64))

@@ -36,8 +36,8 @@ _TENSOR: Final = struct.Struct(f"@Piiii{2 * abi.MAX_DIMS}q")
 def same_as(tensors: Tensors) -> Callable[..., bool]:
     """Whether as many tensors have the shapes, strides, dtypes and devices of these.
 
-    It keeps no reference to them. Compared in C++: reading so much of each tensor from Python
-    takes four times as long.
+    One tensor that is given twice never does. It keeps no reference to them. Compared in C++:
+    reading so much of each tensor from Python takes four times as long.
     """
     # upstream: pytorch@2.13 torch/csrc/dynamo/guards.cpp:TensorGuards_check
     return TensorGuards(
@@ -81,9 +81,10 @@ class Frame:
                 "dimensions",
             )
         if tensor.is_cpu or tensor.get_device() != self.device:
+            first = "the host" if self.device < 0 else f"device {self.device}"
             raise DeviceError(
-                f"{where} is on {tensor.device}, and the first argument on device {self.device}",
-                hint="move all arguments of an operator to one device",
+                f"{where} is on {tensor.device}, and the first argument on {first}",
+                hint="move all arguments of an operator to one device of the library",
             )
         pad = (0,) * (abi.MAX_DIMS - dims)
         extents = *tensor.shape, *pad, *tensor.stride(), *pad
@@ -149,8 +150,9 @@ class PreparedCall:
             if frame.matches(*inputs):
                 return frame
         made = self.new_frame(key, outputs, inputs)
-        frames.insert(0, made)
-        del frames[FRAMES:]
+        if len(set(map(id, inputs))) == len(inputs):  # else it would never match
+            frames.insert(0, made)
+            del frames[FRAMES:]
         return made
 
     def new_frame(self, key: Key, outputs: Tensors, inputs: Tensors) -> Frame:
