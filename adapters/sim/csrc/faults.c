@@ -1,5 +1,5 @@
-/* SIM_FAULT=KIND@N[,KIND@N...]: the N-th chance (from 1) of that kind strikes; KIND@N+ strikes from
- * then on. Kinds: oom (an allocation), lost (any queued work), launch (a kernel), corrupt (a copy
+/* SIM_FAULT=KIND@N[,KIND@N...]: the N-th chance (from 1) of that kind strikes; with KIND@N+ all
+ * after it too, with KIND@N/M each M-th after it. Kinds: oom (an allocation), lost (any queued work), launch (a kernel), corrupt (a copy
  * over the link). slow:MS lets every copy over the link take that long. SIM_LATENCY_US: how long
  * after it was queued work begins at the earliest. */
 #define _GNU_SOURCE
@@ -14,8 +14,7 @@
 
 static const char *const names[SIM_FAULTS] = {"oom", "lost", "launch", "slow", "corrupt"};
 static struct {
-  int64_t at;
-  int always;
+  int64_t at, every; /* every: 0 is once */
   int64_t seen;
 } plan[SIM_FAULTS];
 static int64_t slow_ms, latency_us = 30;
@@ -44,7 +43,8 @@ static int read_fault(const char *text, size_t length) {
       slow_ms = number;
     } else {
       plan[kind].at = number;
-      plan[kind].always = *end == '+';
+      plan[kind].every = *end == '+' ? 1 : *end == '/' ? number_at(end + 1, &end) : 0;
+      if (plan[kind].every < 0) return 0;
       end += *end == '+';
     }
     return end == text + length;
@@ -81,7 +81,8 @@ int sim_due(sim_fault fault) {
   pthread_mutex_lock(&lock);
   int64_t seen = ++plan[fault].seen;
   pthread_mutex_unlock(&lock);
-  return seen == plan[fault].at || (plan[fault].always && seen > plan[fault].at);
+  int64_t after = seen - plan[fault].at;
+  return after == 0 || (after > 0 && plan[fault].every && after % plan[fault].every == 0);
 }
 
 int64_t sim_slow_milliseconds(void) { return slow_ms; }
