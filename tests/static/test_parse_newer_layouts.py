@@ -307,3 +307,44 @@ def test_tables_of_a_query_without_header_or_numbers(text: str) -> None:
 
 def test_one_device_of_a_query_has_no_number() -> None:
     assert not parse_report(ONE_ALONE + NO_INDEX).accelerators
+
+
+JOINED = (
+    "Env: PyTorch version: 2.9.1+cu128 Is debug build: False CUDA used to build PyTorch: 12.8 "
+    "ROCM used to build PyTorch: N/A OS: Debian GNU/Linux 12 (bookworm) (x86_64) Libc version: "
+    "glibc-2.36 Python version: 3.12.4 (main) [GCC 12.2.0] (64-bit runtime) Is CUDA available: "
+    "True GPU models and configuration: GPU 0: NVIDIA A40 GPU 1: NVIDIA A40 Nvidia driver "
+    "version: 570.10.01 cuDNN version: Could not collect CPU: Architecture: x86_64 CPU(s): 32 "
+    "On-line CPU(s) list: 0-31 Model name: AMD EPYC 7343 16-Core Processor CPU family: 25 "
+    "Thread(s) per core: 1 Core(s) per socket: 16 Socket(s): 2 NUMA node(s): 2 NUMA node0 "
+    "CPU(s): 0-15 NUMA node1 CPU(s): 16-31 Versions of relevant libraries: [pip3] torch==2.9.1 "
+    "[pip3] triton==3.5.1 vLLM Version: 0.12.0 GPU Topology: GPU0 GPU1 CPU Affinity NUMA "
+    "Affinity GPU NUMA ID GPU0 X NV4 0-15 0 N/A GPU1 NV4 X 16-31 1 N/A Legend: X = Self"
+)
+
+
+def test_a_dump_that_a_page_has_joined_to_one_line() -> None:
+    facts = parse_report(JOINED + "\n")
+    assert [(one.name, one.numa_nodes) for one in facts.accelerators] == [
+        ("NVIDIA A40", (0,)),
+        ("NVIDIA A40", (1,)),
+    ]
+    assert [node.cpus for node in facts.numa] == [tuple(range(16)), tuple(range(16, 32))]
+    assert facts.cpu.model == "AMD EPYC 7343 16-Core Processor"
+    assert (facts.package("triton"), facts.python) == ("3.5.1", "3.12.4")
+    assert {link.text for matrix in facts.links for link in matrix.links} == {"NV4"}
+
+
+@pytest.mark.parametrize("length", range(200, len(JOINED), 11))
+def test_a_joined_dump_that_is_cut(length: int) -> None:
+    whole, cut = parse_report(JOINED + "\n"), parse_report(JOINED[:length])
+    assert cut.cpu.model in (None, whole.cpu.model)
+    assert {one.name for one in cut.accelerators} <= {"NVIDIA A40"}
+    assert {node.cpus for node in cut.numa} <= {node.cpus for node in whole.numa}
+    assert {one.numa_nodes for one in cut.accelerators} <= {(), (0,), (1,)}
+    assert set(versions(cut).items()) <= set(versions(whole).items())
+
+
+def test_prose_that_names_a_key_stays_one_line() -> None:
+    text = "The PyTorch version: 2.9, and OS: Linux are in the report of GPU 0: it is fine\n"
+    assert [line.text for line in parse_report(text).report] == [text.rstrip()]

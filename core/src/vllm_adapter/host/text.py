@@ -9,6 +9,7 @@ import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from vllm_adapter.host.software_facts import Line
@@ -51,8 +52,24 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\u200e\u200f\u2060\u
 _STRING_ENDS: Final = re.compile(
     r"^\s*[\[{(]?\s*(?:['\"][\w .-]*['\"]\s*:\s*)?['\"]|['\"]\s*[,}\])]*\s*$"
 )
+_DUMPED: Final = re.compile(
+    r"(?<=\s)(?:(?:PyTorch version|Is debug build|(?:CUDA|ROCM|XPU) used to build PyTorch|OS"
+    r"|(?:GCC|Clang|CMake|Libc|Python|cuDNN) version|Python platform"
+    r"|Is (?:CUDA|XPU|XNNPACK) available|(?:CUDA|HIP|MIOpen) runtime version"
+    r"|CUDA_MODULE_LOADING set to|GPU models and configuration|GPU \d+|Nvidia driver version"
+    r"|CPU|Architecture|CPU op-mode\(s\)|Address sizes|Byte Order|CPU\(s\)"
+    r"|On-line CPU\(s\) list|Vendor ID|Model name|CPU family|Model|Thread\(s\) per core"
+    r"|Core\(s\) per \w+|Socket\(s\)|Cluster\(s\)|Stepping|Frequency boost|CPU m\w\w MHz"
+    r"|BogoMIPS|Flags|Hypervisor vendor|Virtualization(?: type)?|L\d[di]? cache"
+    r"|NUMA node\(s\)|NUMA node\d+ CPU\(s\)|Vulnerability \w[\w ]*?"
+    r"|Versions of relevant libraries|(?:ROCM|Neuron SDK|vLLM) Version|vLLM Build Flags"
+    r"|CUDA Archs|GPU Topology)\s*:"
+    r"|\[(?:pip3?|conda)\] (?=\S)|Legend:|(?:GPU|NIC)\d+\s+(?=(?:X|NV\d+|SYS|NODE|P[HXI][BX])\s))"
+)
+"""Where a line of `collect_env` begins, for a page that has put all of its lines into one."""
 _CLOSED: Final = re.compile(r"(?:[\r\n]|[`'\">}\]][ \t]*)$")  # a mark around the paste closes it
 _DUMP: Final = 5
+_DUMP_KEYS: Final = 6
 _REPEATS: Final = 3
 _LONGEST: Final = 50_000
 """Characters of a line: no tool prints more; a longer one ends in "...", the mark of a cut."""
@@ -111,12 +128,22 @@ def clean(raw: bytes | str) -> Report:
         if line.count("\\n") > _REPEATS:  # a log in a JSON string, or a repr
             inside = _STRING_ENDS.sub("", line.replace("\\t", "\t"))
             parts = re.split(r"(?:\\r)?\\n", inside)
+        elif "PyTorch version" in line or "On-line CPU(s)" in line:
+            parts = _unjoined(line)
         lines += [Line(number, _clean(part, wrappers)) for part in parts]
     lines = _without_repeated_heads(lines)
     while lines and not lines[-1].text:
         lines.pop()
         ended = True
     return Report(tuple(lines), frozenset(wrappers), ended)
+
+
+def _unjoined(line: str) -> list[str]:
+    """The lines that were joined into this one; the line itself where it is only one."""
+    starts = [found.start() for found in _DUMPED.finditer(line)]
+    if len(starts) < _DUMP_KEYS:
+        return [line]
+    return [line[a:b] for a, b in pairwise([0, *starts, len(line)])]
 
 
 def decode(raw: bytes) -> str:
