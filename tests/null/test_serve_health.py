@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -194,6 +195,16 @@ def test_a_tool_that_hangs_is_told_once_and_holds_nobody_up(machine, started):
     process.send_signal(signal.SIGTERM)
     assert process.wait(LIMIT_S) == 0
     assert machine.log.read_text().count("cannot be read") == 1
+
+
+def test_the_doctor_says_the_same_of_this_box(machine):
+    machine.now(box("lost", "hot"))
+    environ = {"PATH": str(machine.tools)}
+    done = machine.site.run("-m", "vllm_adapter.cli", "doctor", "--json", variables=environ)
+    assert done.returncode == 1, done.stderr
+    found = {one["code"]: one["cause"] for one in json.loads(done.stdout)["findings"]}
+    assert found["VA1701"] == "cuda device 0 (0000:3b:00.0): the kernel driver lost it"
+    assert found["VA1702"] == "cuda device 1 (0000:5e:00.0) is held down by hw_thermal_slowdown"
 
 
 def test_without_a_watch_the_server_is_the_process_itself(machine, started):
