@@ -34,7 +34,7 @@ class Plugin:
     def diagnose(self, host):
         return ["it is hot"]
 """
-IMPORTED = "raise SystemExit('this adapter must not be imported')"
+IMPORTED = "raise SystemExit('this adapter must not be imported')  # for its hook diagnose"
 REPORT = "Linux box 6.8.0-79-generic #79 SMP x86_64 GNU/Linux\nthe fan of slot 3 stands still\n"
 
 

@@ -19,7 +19,8 @@ def ask(
     """(findings, a sentence for each adapter that could not be asked).
 
     Asked are adapters whose manifest is in order, declares a plug-in class, and matches the
-    facts: the code of another vendor's adapter is never imported.
+    facts: the code of another vendor's adapter is never imported. Nor is a plug-in imported in
+    whose file the hook's name does not stand.
     """
     findings: list[Finding] = []
     failed: list[str] = []
@@ -27,7 +28,7 @@ def ask(
         manifest = record.manifest
         if record.status is not None or manifest is None or manifest.plugin is None:
             continue
-        if match(manifest.match, facts) is None:
+        if match(manifest.match, facts) is None or not _names_the_hook(record):
             continue
         from vllm_adapter.adapter import Adapter
 
@@ -42,6 +43,18 @@ def ask(
         else:
             findings += answer or ()
     return tuple(findings), tuple(failed)
+
+
+def _names_the_hook(record: AdapterRecord) -> bool:
+    assert record.manifest is not None and record.manifest.plugin is not None
+    module = record.manifest.plugin.partition(":")[0]
+    if record.path is None or not module.startswith(f"{record.package}."):
+        return True
+    parts = module.removeprefix(f"{record.package}.").split(".")
+    try:
+        return "diagnose" in record.path.joinpath(*parts).with_suffix(".py").read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return True  # a package, or compiled
 
 
 def _fault(answer: Any) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.doctor.finding import Evidence, Finding, Severity
 from vllm_adapter.doctor.rule import Box, Rule, finding
 from vllm_adapter.host.facts import HostFacts
-from vllm_adapter.host.link_kind import LinkKind
-from vllm_adapter.host.topology import build
-from vllm_adapter.host.topology_types import Topology
+
+if TYPE_CHECKING:
+    from vllm_adapter.host.topology_types import Topology
 
 _WIRED: Final = r"(?i)\b(?:SXM\d?|HGX|OAM)\b|-SXM"
 _REFUSED: Final = ("GNS", "CNS", "TNS", "NS", "DR")
@@ -23,6 +23,8 @@ _CUT: Final = r"(?:are|is) missing|incomplete|only displaying"
 
 @lru_cache(maxsize=2)
 def _topology(facts: HostFacts) -> Topology:
+    from vllm_adapter.host.topology import build
+
     return build(facts)
 
 
@@ -87,6 +89,8 @@ def _no_fabric(box: Box) -> Iterator[Finding]:
 
 def _in_switched_pairs(topology: Topology) -> bool:
     """Whether each device has exactly one partner behind its own PCIe switches."""
+    from vllm_adapter.host.link_kind import LinkKind
+
     partners = dict.fromkeys((one.label for one in topology.devices), 0)
     for pair in topology.pairs:
         if pair.link.kind in (LinkKind.SWITCH, LinkKind.BRIDGE):
@@ -196,12 +200,25 @@ def _peer_access(box: Box) -> Iterator[Finding]:
         )
 
 
-RULES: Final = (
-    Rule("VA1002", _cut),
-    Rule("VA1801", _weak_links),
-    Rule("VA1803", _no_fabric),
-    Rule("VA1804", _unknown_node),
-    Rule("VA1805", _far_card),
-    Rule("VA1806", _peer_access),
-    Rule("VA1807", _one_affinity),
+def _of_devices(check: Callable[[Box], Iterator[Finding]]) -> Callable[[Box], Iterator[Finding]]:
+    """The check, on a box with devices or links: most texts have none, and need no topology."""
+
+    def checked(box: Box) -> Iterator[Finding]:
+        if box.facts.links or box.facts.accelerators:
+            yield from check(box)
+
+    return checked
+
+
+RULES: Final = tuple(
+    Rule(code, _of_devices(check))
+    for code, check in (
+        ("VA1002", _cut),
+        ("VA1801", _weak_links),
+        ("VA1803", _no_fabric),
+        ("VA1804", _unknown_node),
+        ("VA1805", _far_card),
+        ("VA1806", _peer_access),
+        ("VA1807", _one_affinity),
+    )
 )
