@@ -93,6 +93,14 @@ BOX_CODES: Final = (
         "'cudaIpcOpenMemHandle failed'; 'hipIpcOpenMemHandle'; '/dev/dri/by-path' in oneCCL",
     ),
     Code(
+        "VA1411",
+        "the image is for another processor",
+        "Container images and programs are built for one kind of processor; another runs "
+        "them emulated or not at all.",
+        "take the image of this machine's processor.",
+        "'exec format error'; 'does not match the detected host platform'",
+    ),
+    Code(
         "VA1501",
         "two platforms are active",
         "vLLM allows one active platform and refuses to start with two.",

@@ -277,4 +277,11 @@ STATE_CODES: Final = (
         "install WSL 2 with a Linux distribution, and vLLM in it.",
         "'Microsoft Windows' in the report",
     ),
+    Code(
+        "VA1917",
+        "a disk is full",
+        "Models, caches and compiled kernels need room.",
+        "point the caches at a larger disk.",
+        "'No space left on device'",
+    ),
 )

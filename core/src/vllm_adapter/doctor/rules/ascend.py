@@ -181,4 +181,23 @@ RULES: Final = (
         Severity.WARNING,
         on=ascend,
     ),
+    TextRule(
+        "VA1205",
+        ("not in libopapi.so",),
+        r"(?P<op>aclnn\w+?)(?:GetWorkspaceSize)?(?: or aclnn\w+)? not in libopapi\.so",
+        "torch_npu (or the plug-in) calls {op}, which the CANN that is loaded does not have: CANN "
+        "is older than they are",
+        "install the CANN toolkit and kernels of the release that this torch_npu names, and "
+        "source its set_env.sh",
+    ),
+    TextRule(
+        "VA1705",
+        ("ei0007",),
+        r"\bEI0007\b[^\n]*",
+        "HCCL could not get its buffers: the NPU has no memory left for them. Each communicator "
+        "takes twice HCCL_BUFFSIZE (200 MB by default) at its first call, after vLLM has taken "
+        "its share",
+        "lower --gpu-memory-utilization (or HCCL_BUFFSIZE), and warm the communicators up before "
+        "the KV cache is made",
+    ),
 )  # fmt: skip

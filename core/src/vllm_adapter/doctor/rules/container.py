@@ -193,4 +193,15 @@ RULES: Final = (
         "is not loaded",
         "start the container with it; `vllm-adapter container` prints all flags",
     ),
+    TextRule(
+        "VA1409",
+        _WORDS,
+        r"(?i)(?P<node>/dev/(?:kfd|dri|nvidia|davinci|accel|hl|mtgpu|mxcd|cambricon)[\w./-]*)"
+        r"\W{1,4}operation not permitted|operation not permitted\W{1,4}(?P<other>/dev/(?:kfd|dri|"
+        r"nvidia|davinci|accel|hl)[\w./-]*)",
+        "the container's device rules (cgroup) forbid {node}{other}, although the file is there: "
+        "it was mounted as a volume",
+        "give it with --device (a volume is not enough); with LXC add a "
+        "lxc.cgroup2.devices.allow line",
+    ),
 )

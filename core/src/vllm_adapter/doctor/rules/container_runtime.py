@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from vllm_adapter.doctor.finding import Severity
 from vllm_adapter.doctor.text_rule import TextRule
 
 RULES: Final = (
@@ -99,5 +100,22 @@ RULES: Final = (
         "devices have no peer access",
         "start all workers in one container with `--ipc=host`; unset PYTORCH_CUDA_ALLOC_CONF="
         "expandable_segments; --disable-custom-all-reduce",
+    ),
+    TextRule(
+        "VA1411",
+        ("exec format error",),
+        r"exec format error",
+        "the image or program is built for another processor (x86-64 against aarch64)",
+        "take the image of this machine's processor (`docker pull --platform linux/arm64` or "
+        "linux/amd64; `uname -m` tells which)",
+    ),
+    TextRule(
+        "VA1411",
+        ("does not match the detected host platform",),
+        r"requested image's platform \((?P<image>[\w/]+)\) does not match the detected host "
+        r"platform \((?P<host>[\w/]+)\)",
+        "the image is for {image} and the host is {host}: it runs emulated and without its device",
+        "take the image for {host}",
+        Severity.WARNING,
     ),
 )  # fmt: skip

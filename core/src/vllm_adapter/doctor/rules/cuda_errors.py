@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from vllm_adapter.doctor.finding import Severity
+from vllm_adapter.doctor.rule import Box
 from vllm_adapter.doctor.rules._where import cuda
 from vllm_adapter.doctor.text_rule import TextRule
+
+
+def _untold(box: Box) -> bool:
+    """Whether no device of the facts is throttled: the lines are not below a device's head."""
+    return not any(one.health.throttle_reasons for one in box.facts.accelerators)
+
 
 RULES: Final = (
     TextRule(
@@ -144,5 +151,38 @@ RULES: Final = (
         r"No MIG devices found",
         "MIG is on for a GPU, and no instance of it was made: CUDA finds no device there",
         "make one (`nvidia-smi mig -cgi PROFILE -C`), or end MIG (`nvidia-smi -i N -mig 0`)",
+    ),
+    TextRule(
+        "VA1702",
+        ("slowdown",),
+        r"^\s*(?P<what>(?:HW|SW) Thermal Slowdown|"
+        r"HW Power Brake Slowdown|HW Slowdown)\s*:\s*Active",
+        "a GPU is held down: {what}",
+        severity=Severity.WARNING,
+        on=_untold,
+    ),
+    TextRule(
+        "VA1114",
+        ("mps client failed", "mps server", "cuda_error_mps"),
+        r"MPS client failed to connect|MPS server is not ready|CUDA_ERROR_MPS_\w+",
+        "CUDA goes through the multi-process service (MPS), which does not answer",
+        "`echo quit | nvidia-cuda-mps-control` and start it anew as the same user, or unset "
+        "CUDA_MPS_PIPE_DIRECTORY",
+    ),
+    TextRule(
+        "VA1705",
+        ("cublas_status_alloc_failed", "cublascreate(handle)"),
+        r"CUBLAS_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate",
+        "cuBLAS got no memory for its workspace: the device is full (seldom: cuBLAS is of another "
+        "CUDA than torch)",
+        "lower --gpu-memory-utilization; unset LD_LIBRARY_PATH where it points at another CUDA",
+    ),
+    TextRule(
+        "VA1203",
+        ("cublas_status_arch_mismatch",),
+        r"CUBLAS_STATUS_ARCH_MISMATCH",
+        "the cuBLAS that is loaded has no code for this GPU's architecture",
+        "install a torch build for a CUDA that lists the GPU (12.8 or newer for sm_100 and "
+        "sm_120; cu126 or older below sm_75)",
     ),
 )

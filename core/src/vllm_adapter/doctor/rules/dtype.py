@@ -133,4 +133,20 @@ RULES: Final = (
         "leave --attention-backend (VLLM_ATTENTION_BACKEND) unset, so that vLLM picks one; below "
         "compute capability 8.0 it is TRITON_ATTN or FLEX_ATTENTION",
     ),
+    TextRule(
+        "VA1301",
+        ("not implemented for dt_bfloat16",),
+        r"not implemented for DT_BFLOAT16, should be in dtype support list",
+        "an operator of this NPU has no bfloat16 (310P and 910A have none at all)",
+        "use float16: `--dtype float16` (half)",
+    ),
+    TextRule(
+        "VA1505",
+        ("\" not implemented for '",),
+        r"\"(?P<op>\w+)\" not implemented for '(?P<dtype>Half|BFloat16|Float8_e4m3fn\w*|Char)'",
+        "this torch has no {op} for {dtype} on the device that the tensor is on: often a tensor "
+        "that was left on the CPU",
+        "use another --dtype (float32 or bfloat16 on a CPU), or a newer torch; where a device "
+        "was expected, see why the CPU serves (`vllm-adapter doctor --vllm`)",
+    ),
 )  # fmt: skip

@@ -91,9 +91,10 @@ RULES: Final = (
     ),
     TextRule(
         "VA1708",
-        ("device already acquired", "device acquire failed", "device or resource busy"),
+        ("already acquired", "device acquire failed", "device or resource busy", "habanalabs"),
         r"(?i)synStatus[= ]\d+ \[Device already acquired\]|(?<!not found\] )Device acquire failed"
-        r"|/dev/(?:accel/accel|hl)\w*[^\n]*Device or resource busy",
+        r"|/dev/(?:accel/accel|hl)\w*[^\n]*Device or resource busy"
+        r"|habanalabs[^\n]*[Dd]evice is (?:busy|in use)",
         "no free Gaudi device could be taken: another process holds it (a device serves one "
         "process), a stopped container has not let it go, or a collective's setup failed",
         "`hl-smi` shows the holders; `lsof /dev/accel/accel*` on the host; end them, and set "

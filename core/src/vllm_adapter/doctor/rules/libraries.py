@@ -146,4 +146,12 @@ RULES: Final = (
         "`pip debug --verbose` lists the tags that fit; take the wheel of this Python and "
         "processor, or a newer system",
     ),
+    TextRule(
+        "VA1207",
+        ("error loading shared library", "error relocating"),
+        r"Error loading shared library (?P<library>\S+): No such file[^\n]*"
+        r"|Error relocating /[^\n]*",
+        "this system's C library is musl (Alpine), and the wheels are built for glibc {library}",
+        "use an image with glibc (Debian, Ubuntu, a Red Hat kind)",
+    ),
 )

@@ -12,7 +12,7 @@ from vllm_adapter.doctor.text_rule import TextRule
 
 _FREE: Final = r"Free memory on device(?: \S+)? \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)"
 _FULL: Final = (
-    r"(?P<device>NPU|CUDA|HIP|XPU|MUSA|HPU|MLU|GCU|MACA)(?: error:)? out of memory\.?"
+    r"(?P<device>NPU|CUDA|HIP|XPU|MUSA|HPU|MLU|GCU|MACA)(?: [Ee]rror:)? out of memory\.?"
     r"(?: Tried to allocate (?P<size>[\d.]+ \w+))?"
 )
 _TOTAL: Final = (

@@ -81,8 +81,9 @@ RULES: Final = (
     Rule("VA1905", _slow_bfloat16),
     TextRule(
         "VA1908",
-        ("illegal instruction", "sigill", "does not support avx"),
-        r"(?i)\bIllegal instruction\b|\bSIGILL\b|CPU does not support AVX\w*",
+        ("illegal instruction", "sigill", "does not support ", "signal 4"),
+        r"(?i)\bIllegal instruction\b|\bSIGILL\b|\bSignal 4 \(ILL\)"
+        r"|CPU does not support (?:AVX\w*|x86-64-v\d)",
         "a compiled library uses instructions that this CPU lacks: vLLM's CPU wheel and image "
         "need AVX-512 (or AVX2, by build), and virtual machines often hide them",
         "look at `lscpu` for avx512f and avx2; build vLLM here for this CPU (VLLM_CPU_DISABLE_"
@@ -120,5 +121,13 @@ RULES: Final = (
         "oneDNN has no routine for this operation in this data type on this CPU, or no memory "
         "for it",
         "use --dtype float32 (or bfloat16 on a CPU with AVX-512 BF16 or AMX); upgrade torch",
+    ),
+    TextRule(
+        "VA1917",
+        ("no space left on device",),
+        r"No space left on device(?::? '(?P<where>/(?!dev/)[^']+)')?(?![^\n]*(?:/dev/|psm_|shm))",
+        "a disk is full {where}",
+        "`df -h` shows which; point HF_HOME, VLLM_CACHE_ROOT and TMPDIR at a larger one",
+        unless=(r"(?i)/dev/shm|shared memory",),
     ),
 )  # fmt: skip
