@@ -348,3 +348,31 @@ def test_a_joined_dump_that_is_cut(length: int) -> None:
 def test_prose_that_names_a_key_stays_one_line() -> None:
     text = "The PyTorch version: 2.9, and OS: Linux are in the report of GPU 0: it is fine\n"
     assert [line.text for line in parse_report(text).report] == [text.rstrip()]
+
+
+WINDOWS = """\
+PyTorch version: 2.13.0+cpu
+OS: Microsoft Windows 11 Pro (10.0.26100 64-bit)
+Python platform: Windows-11-10.0.26100-SP0
+CPU:
+Name: AMD Ryzen 9 7950X 16-Core Processor
+Manufacturer: AuthenticAMD
+Architecture: 9
+"""
+
+
+def test_windows_has_numbers_for_architectures() -> None:
+    facts = parse_report(WINDOWS)
+    assert (facts.os.name, facts.os.machine) == ("Windows", None)
+    assert facts.cpu.model == "AMD Ryzen 9 7950X 16-Core Processor"
+
+
+def test_a_key_with_two_colons() -> None:
+    text = "CUDA available: True\nCUDA Driver Version: 575.10.01\nHypervisor vendor:: KVM\n"
+    assert parse_report(text).os.environment == ("hypervisor:KVM", "vm")
+
+
+@pytest.mark.parametrize(("driver", "wsl"), [("551.61", True), ("595.80", False)])
+def test_a_driver_of_two_numbers_is_no_wsl_since_595(driver: str, wsl: bool) -> None:
+    text = f"Hypervisor vendor: Microsoft\nCUDA Driver Version: {driver}\n"
+    assert ("wsl2" in parse_report(text).os.environment) is wsl

@@ -67,6 +67,8 @@ def parse(report: Report) -> HostFacts:
     model = " + ".join(models) or told(every.get("machdep.cpu.brand_string")) or _alone(report)
     cores, sockets = _cores(found)
     architecture = told(every.get("architecture"))
+    if architecture and architecture.isdigit():
+        architecture = None  # Windows has numbers for it
     memory = _number(every.get("hw.memsize"))
     apple = any(key.startswith(("hw.", "machdep.")) for key in every)
     return HostFacts(

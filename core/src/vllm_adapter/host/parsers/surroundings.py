@@ -9,13 +9,13 @@ from vllm_adapter.host.facts import HostFacts, OsFacts
 from vllm_adapter.host.parsers._fields import told
 from vllm_adapter.host.text import Report
 
-_HYPERVISOR: Final = re.compile(r"^\s*(?:Hypervisor vendor|超管理器厂商)\s*:\s*(\S.*)$")
+_HYPERVISOR: Final = re.compile(r"^\s*(?:Hypervisor vendor|超管理器厂商)\s*:[:\s]*(\S.*)$")
 _RELEASE: Final = re.compile(
     r"\b(?:Linux-|Linux version |Linux \S+ |kernel(?: release| version)?:? +)(\d+\.\d+\.\d+\S*)",
     re.I,
 )
-_WINDOWS_DRIVER: Final = re.compile(
-    r"^\W*(?:CUDA Driver Version|Nvidia driver version)\s*: (?:5[3-9]|[6-9]\d)\d\.\d\d$"
+_WINDOWS_DRIVER: Final = re.compile(  # since 595 some of Linux have two numbers too
+    r"^\W*(?:CUDA Driver Version|Nvidia driver version)\s*: (?:5[3-8]\d|59[0-4])\.\d\d$"
 )
 _SIGNS: Final = (
     (re.compile(r"microsoft-standard-WSL2|/usr/lib/wsl/|/dev/dxg\b|/mnt/wslg\b", re.I), ("wsl2",)),
