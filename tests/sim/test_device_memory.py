@@ -95,7 +95,7 @@ def test_streams_are_unordered_but_for_events(backend):
         assert y.cpu()[-1] == 9
         y.record_stream(first)
     assert done.query()
-    assert first.query()
+    assert any(first.query() for _ in range(500))
     second.wait_stream(first)
     start, end = torch.sim.Event(enable_timing=True), torch.sim.Event()
     start.record(first)

@@ -191,6 +191,13 @@ MOVES = {
         x, torch.tensor([1, 0.25], device=x.device).to(x.dtype), invert=True
     ),
     "is in a number": lambda x, i: torch.isin(i, torch.tensor(3, device=x.device)),
+    "lower": lambda x, i: x.tril(),
+    "upper": lambda x, i: torch.ones(3, 5, 4, device=x.device, dtype=x.dtype).triu(1),
+    "fill of an expanded": lambda x, i: x[:1, :1].expand(3, 4).fill_(2).clone(),
+    "all of no dimension": lambda x, i: (x > 0).all(dim=()),
+    "equal": lambda x, i: torch.tensor(
+        [torch.equal(x, y) for y in (x.clone(), x + 1, x[:2])], device=x.device
+    ),
     "arange": lambda x, i: torch.arange(2, 11, 3, device=x.device),
     "arange down": lambda x, i: torch.arange(2.0, -3.0, -0.75, device=x.device),
     "full": lambda x, i: torch.full((2, 3), -7, device=x.device, dtype=x.dtype),

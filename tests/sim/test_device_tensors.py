@@ -122,7 +122,7 @@ def test_any_chain_of_views_and_writes_leaves_what_it_leaves_on_the_cpu(shape, s
         ends = []
         for x in (host, mine):
             for view, a, b in chain:
-                if x.dim():
+                if x.dim() and x.numel():
                     x = VIEWS[view](x, a, b)
             ends.append(x)
             if x.numel():
@@ -266,3 +266,25 @@ def test_the_policy_warn_says_it_once(backend, caplog):
     assert torch.sim.fallbacks() == {"aten::sort.values_stable": 2}
     torch.sim.reset_fallbacks()
     assert not torch.sim.fallbacks()
+
+
+def test_every_view_that_torch_has_no_kernel_for_on_all_devices_is_ours():
+    from vllm_adapter.engine.runtime.device_from_clib.views import VIEWS
+
+    composite = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    needed = set()
+    for name in torch._C._dispatch_get_all_op_names():
+        packet, _, overload = name.removeprefix("aten::").partition(".")
+        if not name.startswith("aten::") or not hasattr(torch.ops.aten, packet):
+            continue
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
+        if op is None or not any(
+            r.alias_info and not r.alias_info.is_write for r in op._schema.returns
+        ):
+            continue
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        if not any(has(name, key) for key in composite):
+            needed.add(op)
+    of_other_layouts = ("nested", "sparse", "_values", "_indices")
+    dense = {op for op in needed if not any(word in str(op) for word in of_other_layouts)}
+    assert dense == set(VIEWS)

@@ -58,6 +58,13 @@ class Arithmetic:
                     aten.masked_fill_.Tensor: self._masked_fill,
                 },
             ),
+            Part(
+                ("where", "binary", "unary", "fill"),
+                {
+                    aten.tril.out: partial(self._triangle, torch.le),
+                    aten.triu.out: partial(self._triangle, torch.ge),
+                },
+            ),
         ]
 
     def _of_one(self) -> Table:
@@ -231,6 +238,20 @@ class Arithmetic:
         if broadcast(x.shape, mask.shape) != x.shape:
             return NotImplemented
         return self._where_out(mask, value, x, out=x)
+
+    def _triangle(
+        self,
+        side: Callable[..., torch.Tensor],
+        x: torch.Tensor,
+        diagonal: int = 0,
+        *,
+        out: torch.Tensor,
+    ) -> Any:
+        if x.dim() < 2:
+            return NotImplemented
+        rows, columns = (torch.arange(n, device=x.device) for n in x.shape[-2:])
+        kept = side(columns - rows.unsqueeze(-1), diagonal)
+        return self._where_out(kept, x, 0, out=out)
 
     # -- results ---------------------------------------------------------------------------------
 

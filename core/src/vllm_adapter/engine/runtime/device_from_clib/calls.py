@@ -58,6 +58,13 @@ class Operand(NamedTuple):
             strides.append(stride if own == extent else 0)
         return self._replace(shape=shape, strides=tuple(strides))
 
+    def distinct(self) -> Operand:
+        """Without the elements that lie on others, for what writes one value to all."""
+        if 0 not in self.strides:
+            return self
+        shape = (n if s else min(n, 1) for n, s in zip(self.shape, self.strides, strict=True))
+        return self._replace(shape=tuple(shape))
+
     def ordered(self, *dims: int) -> Operand:
         """With its dimensions in another order, or without some of them."""
         return self._replace(

@@ -88,12 +88,12 @@ class Copies:
         """Every `copy_` in which the device takes part; `source` is broadcast."""
         if any(t.is_conj() or t.is_neg() for t in (source, target)):
             self._fallback(aten.copy_.default, target, source)
-        elif source.device.type == "cpu":
-            self._from_host(source, target, wait=not non_blocking)
-        elif target.device.type == "cpu":
+        elif source.device.type != self._backend.name:  # of a third kind: by way of the host
+            self._from_host(source.cpu(), target, wait=not non_blocking)
+        elif target.device.type != self._backend.name:
             if source.dtype == target.dtype and source.shape == target.shape:
                 dense = self.contiguous(source)
-                if target.is_contiguous():
+                if target.is_contiguous() and target.device.type == "cpu":
                     self.download(dense.data_ptr(), target, source.get_device())
                     return target
             target.copy_(self.to_host(source))

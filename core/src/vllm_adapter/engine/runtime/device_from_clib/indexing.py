@@ -228,10 +228,14 @@ class Indexing:
         numbers = bytes(32)
         code = CODES[raw]
         return (
-            x if self._native.queue("fill", 0, operand(x, code), more=numbers) else NotImplemented
+            x
+            if self._native.queue("fill", 0, operand(x, code).distinct(), more=numbers)
+            else NotImplemented
         )
 
     def _arange(self, start: Number, end: Number, step: Number = 1, *, out: torch.Tensor) -> Any:
+        if not step or (end - start) * step < 0:
+            return NotImplemented  # torch has an error for it
         if isinstance(start, int) and isinstance(end, int) and isinstance(step, int):
             length = -((start - end) // step)
         else:

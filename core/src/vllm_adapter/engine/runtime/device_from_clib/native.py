@@ -59,7 +59,7 @@ class Native:
         value = bool(value) if out.dtype == torch.bool else value
         whole, whole_step = int_of(value), int_of(step or 0)
         numbers = _FILL.pack(float(value), float(step or 0), whole, whole_step)
-        return self.queue("fill", int(step is not None), operand(out), more=numbers)
+        return self.queue("fill", int(step is not None), operand(out).distinct(), more=numbers)
 
     def given(
         self, x: torch.Tensor | Number, dtype: torch.dtype, shape: Sequence[int], device: int

@@ -48,7 +48,10 @@ class Reductions:
                 table[getattr(packet, overload)] = partial(reduce, name)
         return [
             Part(("reduce", "unary"), table),
-            Part(("reduce", "binary", "unary", "fill"), {aten.isin.Tensor_Tensor_out: self._isin}),
+            Part(
+                ("reduce", "binary", "unary", "fill"),
+                {aten.isin.Tensor_Tensor_out: self._isin, aten.equal.default: self._equal},
+            ),
         ]
 
     def _reduce(
@@ -62,7 +65,9 @@ class Reductions:
         out: torch.Tensor,
     ) -> Any:
         """out = the reduction over `dim`: a number, numbers, or all where none is named."""
-        wanted = [dim] if isinstance(dim, int) else list(dim or range(x.dim()))
+        if dim is None or (kind not in ("all", "any") and dim == []):  # none of them: all of them
+            dim = range(x.dim())
+        wanted = [dim] if isinstance(dim, int) else list(dim)
         over = sorted({d % max(x.dim(), 1) for d in wanted}) if x.dim() else []
         if kind in _SUMS and x.dtype != out.dtype:
             x = self._native.copies.cast(x, out.dtype)
@@ -118,6 +123,11 @@ class Reductions:
         found = pairs.any(-1)
         self._native.copies.on_device(~found if invert else found, fit(out, elements.shape))
         return out
+
+    def _equal(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        if x.device != y.device:
+            return NotImplemented
+        return x.shape == y.shape and not (x != y).any().item()
 
     def _all_of(self, kind: str, x: torch.Tensor) -> Any:
         out = self._native.backend.empty((), x.dtype, x.get_device())
