@@ -118,6 +118,20 @@ def damaged(text: str, chance: random.Random) -> str:
 
 
 @settings(max_examples=100, deadline=None)
+@given(st.sampled_from(WORDINGS), st.booleans())
+def test_a_healthy_log_beside_it_does_not_change_the_codes(said, before):
+    parts = [said["text"], HEALTHY["vllm-start-cuda-8xh100"]]
+    text = "\n\n".join(parts if before else parts[::-1])
+    assert wrong(text + "\n") == set(said["findings"]), said["what"]
+
+
+def test_a_device_that_an_error_names_is_not_one_more():
+    names = ("collect-env/17-2080ti-8x-sm75.txt", "errors/15-bf16-on-2080ti.txt")
+    text = "\n".join((DATA / "reports" / name).read_text("utf-8") for name in names)
+    assert wrong(text) == {"VA1301"}
+
+
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(WORDINGS), st.integers(80, 132))
 def test_a_line_that_a_terminal_broke_is_read_whole(said, width):
     if "\n" not in said["text"].strip() and "|" not in said["text"]:

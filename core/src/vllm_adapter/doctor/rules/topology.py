@@ -112,8 +112,9 @@ def _maybe_cut(box: Box) -> bool:
 
 def _unknown_node(box: Box) -> Iterator[Finding]:
     """A device without a node among others that have one is a gap; all without is a note."""
-    devices = _topology(box.facts).devices
-    if not box.facts.links or len(box.facts.numa) == 1:
+    vendors = {matrix.vendor for matrix in box.facts.links}
+    devices = [one for one in _topology(box.facts).devices if one.vendor in vendors]
+    if not vendors or len(box.facts.numa) == 1:
         return
     without = [one for one in devices if one.numa_node is None]
     known = [one for one in devices if one.numa_node is not None]

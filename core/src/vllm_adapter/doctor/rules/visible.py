@@ -73,13 +73,8 @@ def _filtered_twice(box: Box) -> Iterator[Finding]:
 
 
 def _fewer_than_rows(box: Box) -> Iterator[Finding]:
-    """torch's devices against the rows of the driver's tool."""
-    torch = box.facts.torch
-    seen = torch.visible_devices if torch else None
-    if seen is None:
-        counted = [one for one in box.facts.accelerators if one.source.startswith("torch")]
-        # torch's own collect_env names the first device only, where torch is built with HIP
-        seen = len(counted) if len(counted) > 1 or not (torch and torch.hip) else None
+    """torch's count against the rows of the driver's tool; what a log names is no count."""
+    seen = box.facts.torch.visible_devices if box.facts.torch else None
     for matrix in box.facts.links:
         rows = len(matrix.devices)
         if matrix.kind != "links" or not seen or seen >= rows:
