@@ -49,6 +49,19 @@ def test_nvidia_takes_all_or_a_quoted_list():
     ]
 
 
+@pytest.mark.parametrize("name", ["Orin (nvgpu)", "NVIDIA Thor", "Xavier"])
+def test_a_jetson_goes_by_runtime(name):
+    jetson = order(*some("cuda", 1, name=name))
+    assert texts(jetson)[:2] == ["--runtime nvidia", "-e NVIDIA_VISIBLE_DEVICES=all"]
+    assert not any("--gpus" in flag for flag in texts(jetson))
+    assert "--device nvidia.com/gpu=all" in texts(jetson, "podman")
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GB10", "NVIDIA RTX 6000 Ada Generation", None])
+def test_what_is_no_jetson_goes_by_gpus(name):
+    assert "--gpus all" in texts(order(*some("cuda", 1, name=name)))
+
+
 def test_a_mig_instance_goes_by_uuid():
     instance = Accelerator("cuda", 0, "nvidia-smi", uuid="MIG-7", partition="1g.18gb")
     asked = order(instance)

@@ -6,6 +6,7 @@ No image is built or run here: the flags come from documents and public run scri
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from vllm_adapter.visible import environment_for
 
 ENGINES: Final = ("docker", "podman", "k8s")
 NOT_RUN: Final = "no image was built or run here: these flags come from documents and scripts"
+
+# The GPU of a Jetson or IGX module: a part of the processor, which `--gpus` does not reach.
+_TEGRA: Final = re.compile(r"\(nvgpu\)|\b(?:Orin|Thor|Xavier|Tegra|Jetson)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,12 @@ class Order:
     def whole(self) -> bool:
         """Whether every device of the vendor is asked for."""
         return len(self.devices) == len(self.siblings)
+
+    @property
+    def tegra(self) -> bool:
+        """Whether the devices are a Jetson's own GPU, by their names."""
+        names = [device.name or "" for device in self.devices]
+        return self.vendor == "cuda" and bool(names) and all(map(_TEGRA.search, names))
 
     def holds(self, item: Item) -> bool:
         """Whether an item's condition is met."""
@@ -179,6 +189,11 @@ def _gpus(item: Item, value: str, order: Order, engine: str) -> Iterator[Flag]:
             "SELinux would keep the container from the device nodes",
             "vendor docs",
         )
+    elif order.tegra:
+        why = "the toolkit refuses --gpus on a Jetson: its runtime mounts what its CSV files name"
+        yield Flag(("--runtime", "nvidia"), why, "vendor runtime")
+        why = "without it that runtime passes nothing in; most CUDA images set it"
+        yield Flag(("-e", "NVIDIA_VISIBLE_DEVICES=all"), why, "vendor docs")
     else:  # docker reads the value as CSV, so that a list needs quotes of its own
         yield Flag(("--gpus", "all" if whole else f'"device={value}"'), item.why, item.source)
 
