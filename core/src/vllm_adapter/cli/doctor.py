@@ -98,7 +98,10 @@ def _box_line(facts: HostFacts, *, live: bool) -> str:
         name = clean(one.name or one.vendor)
         counted[name] = counted.get(name, 0) + 1
     devices = ", ".join(f"{count} x {name}" for name, count in counted.items())
-    lines = f"{len(facts.report)} lines of a report" if facts.report else "facts of a machine"
+    count = len(facts.report)
+    lines = (
+        f"{count} line{'s' if count != 1 else ''} of a report" if count else "facts of a machine"
+    )
     lines = "this machine" if live else lines
     torch = facts.torch.version if facts.torch else None
     return f"{lines}: {devices or 'no accelerator seen'}; torch {clean(torch or 'not seen')}"
