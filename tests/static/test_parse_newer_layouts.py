@@ -376,3 +376,23 @@ def test_a_key_with_two_colons() -> None:
 def test_a_driver_of_two_numbers_is_no_wsl_since_595(driver: str, wsl: bool) -> None:
     text = f"Hypervisor vendor: Microsoft\nCUDA Driver Version: {driver}\n"
     assert ("wsl2" in parse_report(text).os.environment) is wsl
+
+
+@pytest.mark.parametrize("between", [" ", ", ", "\t"])
+def test_a_list_that_a_page_has_joined_to_one_line(between):
+    uuid = "3f1c86d2-90ab-47e5-8d3c-6b2e5a917f0{n}"
+    gpus = [f"GPU {n}: NVIDIA L40S (UUID: GPU-{uuid.format(n=n)})" for n in range(3)]
+    one = "MIG 1g.10gb     Device  0: (UUID: MIG-5d0e7c2a-1b94-5f36-a8c7-2e9d4b60f713)"
+    found = parse_report(between.join(gpus)).accelerators
+    assert [each.name for each in found] == ["NVIDIA L40S"] * 3
+    assert len({each.uuid for each in found}) == 3
+    mig = parse_report(between.join([gpus[0], one])).accelerators
+    assert mig[-1].partition == "1g.10gb"
+
+
+def test_a_lost_device_that_an_older_tool_writes_small():
+    table = "GPU 0: NVIDIA A30 (UUID: GPU-7c0d5b1e-4f2a-49d8-b3c6-1e8f90a2d745)\n"
+    lost = "Unable to determine the device handle for gpu1: 0000:5E:00.0: Unknown Error\n"
+    first, second = parse_report(table + lost).accelerators
+    assert not first.health.errors
+    assert second.bdf == "0000:5e:00.0" and "Unknown Error" in second.health.errors[0]

@@ -67,6 +67,8 @@ _DUMPED: Final = re.compile(
     r"|\[(?:pip3?|conda)\] (?=\S)|Legend:|(?:GPU|NIC)\d+\s+(?=(?:X|NV\d+|SYS|NODE|P[HXI][BX])\s))"
 )
 """Where a line of `collect_env` begins, for a page that has put all of its lines into one."""
+_LISTED: Final = re.compile(r"(?<=\))[,;]?[ \t]+(?=GPU \d+: |MIG \S+[ \t]+Device[ \t]+\d+: )")
+"""Between two devices of a list such as `nvidia-smi -L` prints, where they are on one line."""
 _CLOSED: Final = re.compile(r"(?:[\r\n]|[`'\">}\]][ \t]*)$")  # a mark around the paste closes it
 _DUMP: Final = 5
 _DUMP_KEYS: Final = 6
@@ -130,6 +132,8 @@ def clean(raw: bytes | str) -> Report:
             parts = re.split(r"(?:\\r)?\\n", inside)
         elif "PyTorch version" in line or "On-line CPU(s)" in line:
             parts = _unjoined(line)
+        elif line.count("(UUID: ") > 1:
+            parts = _LISTED.sub("\n", line).split("\n")
         lines += [Line(number, _clean(part, wrappers)) for part in parts]
     lines = _without_repeated_heads(lines)
     while lines and not lines[-1].text:

@@ -54,7 +54,7 @@ _MIG: Final = re.compile(
 _ECC: Final = re.compile(r"\|\s*(\d+)\s*\|?\s*$")
 _LIBRARY: Final = re.compile(r"NVML library version:\s*(\d+(?:\.\d+)+)\s*$")
 _LOST: Final = re.compile(
-    rf"device handle for GPU\s?(?P<index>\d+)?:?\s*(?P<bdf>{BDF}):\s*(?P<why>.*\S)"
+    rf"device handle for (?i:gpu)\s?(?P<index>\d+)?:?\s*(?P<bdf>{BDF}):\s*(?P<why>.*\S)"
 )
 
 
