@@ -43,6 +43,15 @@ def _unavailable(box: Box) -> Iterator[Finding]:
             _ASK[built],
             Severity.WARNING,
         )
+    elif built != "cuda" and not box.vendors:
+        yield finding(
+            "VA1111",
+            said,
+            f"torch is a build for {built}, and no device is seen: it was not given to this "
+            "container, may not be opened, or is not in this machine",
+            _ASK[built],
+            Severity.WARNING,
+        )
     elif built == "cuda" and not box.vendors and not box.facts.driver("nvidia"):
         where = (
             "under WSL the driver is the one of Windows: install NVIDIA's driver there, and none "

@@ -260,4 +260,13 @@ RULES: Final = (
         "install a torch build whose list has {arch}: sm_100 and sm_120 need CUDA 12.8 or newer, "
         "sm_70 and older a cu126 build; see `torch.cuda.get_arch_list()`",
     ),
+    TextRule(
+        "VA1203",
+        ("because it is too old",),
+        r"Found GPU\d+ (?P<name>.{1,80}?) which is of (?:cuda|compute) capability (?P<cc>[\d.]+)",
+        "{name} has compute capability {cc}, which this torch has no code for any more",
+        "install a cu126 build of torch, whose list goes down to 5.0; vLLM's own kernels need "
+        "7.0, most of them 7.5",
+        only=r"no longer supports this GPU because it is too old",
+    ),
 )

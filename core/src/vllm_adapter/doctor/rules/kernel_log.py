@@ -177,4 +177,14 @@ RULES: Final = (
         "the card checked",
         Severity.WARNING,
     ),
+    TextRule(
+        "VA1707",
+        ("pending",),
+        r"^\s*(?:Pending|Pending Page Blacklist)\s*:\s*Yes\b",
+        "the driver waits for a reset to take bad rows or pages of the device's memory out of use",
+        "drain the device and reset it (`nvidia-smi --gpu-reset -i N`) or reboot; replace it if "
+        "the count grows",
+        Severity.WARNING,
+        only=r"Remapped Rows|Retired Pages|Pending Page Blacklist",
+    ),
 )  # fmt: skip
