@@ -1,7 +1,7 @@
 """torch.accelerator asks a guard and an allocator that Python cannot supply: ours answers.
 
 # upstream: pytorch@2.13 torch/accelerator/__init__.py:140 the guard's current device is always 0
-# upstream: pytorch@2.13 torch/accelerator/memory.py:31 no allocator is ever initialized
+# upstream: pytorch@2.13 torch/accelerator/memory.py:30 no allocator is ever initialized
 """
 
 from __future__ import annotations

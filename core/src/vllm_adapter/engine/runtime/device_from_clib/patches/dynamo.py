@@ -1,6 +1,6 @@
 """torch.compile asks for an interface of the device.
 
-# upstream: pytorch@2.13 torch/_dynamo/device_interface.py:634 raises where there is none
+# upstream: pytorch@2.13 torch/_dynamo/device_interface.py:635 raises where there is none
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """torch.load makes a device's storage with `storage.to`, which loses our index and memory.
 
-# upstream: pytorch@2.13 torch/serialization.py:678 priority 23 is torch's entry for such devices
+# upstream: pytorch@2.13 torch/serialization.py:679 priority 23 is torch's entry for such devices
 """
 
 from __future__ import annotations
