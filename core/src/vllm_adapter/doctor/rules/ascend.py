@@ -132,7 +132,7 @@ RULES: Final = (
         "VA1902",
         ("link status: down", "net health status", "roce"),
         r"(?i)\blink status: DOWN\b|\bnet health status: (?!Success)\S[^\n]*"
-        r"|RoCE[^\n]*link[^\n]*\bdown\b",
+        r"|RoCE[^\n]*link[^\n]*\bdown\b|link[^\n]*\bRoCE\b[^\n]*\bdown\b",
         "a network card of an NPU has no link (or no healthy one), so that HCCL reaches no other "
         "host",
         "check cable, optics and switch port; `hccn_tool -i N -optical -g`, `-ip -g`, `-netdetect "

@@ -50,16 +50,15 @@ def _insufficient(box: Box) -> list[Line]:
 def _below(box: Box, driver: Driver | None) -> bool | None:
     """Whether the driver is below what this runtime needs; None where one is not known.
 
-    A driver that starts CUDA 12 and not 13 is below, where an error says that it is too old and
-    the runtime is not told.
+    Where the runtime is not told, a driver below CUDA 12 is, and one between 12 and 13 may be.
     """
-    runtime = _wanted_runtime(box)
-    minimum = minimum_driver(runtime) if runtime else None
     if driver is None:
         return None
+    runtime = _wanted_runtime(box)
+    minimum = minimum_driver(runtime) if runtime else None
     if minimum:
         return is_older(driver.version, minimum)
-    return is_older(driver.version, minimum_driver("13") or "") or None
+    return is_older(driver.version, minimum_driver("12") or "") or None
 
 
 def _wanted_runtime(box: Box) -> str | None:
@@ -93,8 +92,9 @@ def _too_old(box: Box) -> Iterator[Finding]:
         action = f"upgrade the driver to {minimum} or newer, or {_other_build(serves)}"
     else:
         cause = (
-            f"{has} is below the minimum of the CUDA that torch was built with: 12.x needs "
-            f"{minimum_driver('12')}, 13.x {minimum_driver('13')}, 11.x {minimum_driver('11')}"
+            f"{has} is older than the program's CUDA needs: 12.x starts from "
+            f"{minimum_driver('12')}, 13.x from {minimum_driver('13')}, 11.x from "
+            f"{minimum_driver('11')}"
         )
         action = (
             f"upgrade the driver to the minimum of that major version, or {_other_build(serves)}"
@@ -180,6 +180,13 @@ def _cuda_is_meant(box: Box) -> bool:
     return not (torch and (torch.local or "").startswith("cpu"))
 
 
+def _but(box: Box, driver: Driver) -> str:
+    newest = minimum_driver("13") or ""
+    if _wanted_runtime(box) or not is_older(driver.version, newest):
+        return ""
+    return f" for CUDA 12 (a CUDA 13 program needs {newest})"
+
+
 def _not_here(
     box: Box, driver: Driver, failed: list[Evidence], none: list[Evidence]
 ) -> Iterator[Finding]:
@@ -189,8 +196,8 @@ def _not_here(
         yield finding(
             "VA1102",
             [*failed, *answers],
-            f"driver {driver.version} is new enough, and the program does not reach it: it runs "
-            "in a container without the GPUs, or finds another libcuda first",
+            f"driver {driver.version} is new enough{_but(box, driver)}, and the program does not "
+            "reach it: it runs in a container without the GPUs, or finds another libcuda first",
             "start the container with `--gpus all`; look at `ldconfig -p | grep libcuda` and "
             "LD_LIBRARY_PATH for stubs and cuda-compat folders",
         )

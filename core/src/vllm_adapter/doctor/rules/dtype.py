@@ -70,7 +70,7 @@ RULES: Final = (
         "VA1301",
         ("bfloat16", "bf16"),
         r"(?i)\b(?:bfloat16|bf16|DT_BFLOAT16|DT_BF16)\b[^\n]*(?:is not supported|not support\b|"
-        r"unsupported|is not implemented)[^\n]*\b(?:npu|310\w*|ascend|MPS|this device"
+        r"unsupported|is not implemented)[^\n]*\b(?:npu|310\w*|ascend\w*|MPS|this device"
         r"|architecture|"
         r"MUSA|gfx\w+)\b|type bf16 not supported in this architecture",
         "the device has no bfloat16",
@@ -119,6 +119,14 @@ RULES: Final = (
         r"|(?P<other>[\w-]+) quantization is currently not supported in [^\n]*",
         "the platform {where} has no kernels for {method}{other}",
         "use a bfloat16 checkpoint, or a quantisation of the platform's own list",
+    ),
+    TextRule(
+        "VA1304",
+        ("is not supported for quantization method",),
+        r"torch\.(?P<dtype>\w+) is not supported for quantization method (?P<method>[\w-]+)\. "
+        r"Supported dtypes: \[(?P<all>[^\]]*)\]",
+        "the kernels of {method} take {all}, and {dtype} was asked for",
+        "`--dtype half` (float16), or the type that the message lists",
     ),
     TextRule(
         "VA1509",
