@@ -396,3 +396,74 @@ def test_a_lost_device_that_an_older_tool_writes_small():
     first, second = parse_report(table + lost).accelerators
     assert not first.health.errors
     assert second.bdf == "0000:5e:00.0" and "Unknown Error" in second.health.errors[0]
+
+
+NEWER_XPU = """\
+Collecting environment information...
+==============================
+        System Info
+==============================
+OS                           : Ubuntu 24.04.3 LTS (x86_64)
+Libc version                 : glibc-2.39
+
+==============================
+       PyTorch Info
+==============================
+PyTorch version              : 2.11.0+xpu
+CUDA used to build PyTorch   : None
+ROCM used to build PyTorch   : N/A
+
+==============================
+      Intel XPU / GPU Info
+==============================
+Is XPU available             : True
+XPU runtime version          : 20250302
+Intel GPU models             :
+GPU 0: Intel(R) Arc(TM) Pro B70 Graphics
+GPU 1: Intel(R) Arc(TM) Pro B70 Graphics
+
+--Compile time--
+oneAPI compiler version      : 2025.3.1
+oneCCL version               : 2021.17.1-2
+
+--Runtime--
+Intel Graphics Compiler (IGC): 2.24.8
+Level Zero loader version    : 1.27.0
+Level Zero driver version    : {driver}
+vLLM XPU kernels version     : {kernels}
+==============================
+          CPU Info
+==============================
+Architecture:                         x86_64
+"""
+
+
+def test_a_dump_with_a_section_of_intel():
+    facts = parse_report(NEWER_XPU.format(driver="26.01.36711.4-1~24.04", kernels="0.1.5"))
+    assert [one.vendor for one in facts.accelerators] == ["xpu", "xpu"]
+    assert facts.torch is not None and facts.torch.xpu == "20250302" and facts.torch.available
+    assert [(one.component, one.version) for one in facts.drivers] == [
+        ("level-zero", "26.01.36711.4-1")
+    ]
+    assert ("vllm-xpu-kernels", "0.1.5") in facts.packages
+
+
+@pytest.mark.parametrize("nothing", ["Could not collect", "N/A", "No XPU"])
+def test_a_section_of_intel_that_could_not_be_collected(nothing):
+    facts = parse_report(NEWER_XPU.format(driver=nothing, kernels=nothing))
+    assert not facts.drivers
+    assert not any("xpu" in name for name, _ in facts.packages)
+
+
+@pytest.mark.parametrize("head", ["IOMMU Group 7: ", "IOMMU Group 7 ", "IOMMU group: 7  "])
+def test_lspci_by_iommu_groups(head):
+    text = (
+        f"{head}b1:00.0 3D controller [0302]: NVIDIA Corporation GA100 [A100 PCIe 40GB] "
+        "[10de:20f1] (rev a1) (driver: vfio-pci)\n"
+        f"{head}b1:00.1 Bridge [0680]: Intel Corporation Device [8086:09a2] (rev 04)\n"
+    )
+    facts = parse_report(text)
+    (gpu,) = facts.accelerators
+    assert (gpu.vendor, gpu.bdf, gpu.driver) == ("cuda", "0000:b1:00.0", "vfio-pci")
+    assert gpu.name == "NVIDIA Corporation GA100 [A100 PCIe 40GB]"
+    assert {one.bdf for one in facts.pci} >= {"0000:b1:00.0"}

@@ -63,7 +63,7 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ("rocm_smi", r"PwrCap|(?:GPU|DCU|HCU)\[\d+\]|\"card\d"),
     ("rocminfo", r"ROCk module version|^\s*Agent \d"),
     ("sycl_ls", r"level_zero:gpu"),
-    ("lspci", r"^\s*[0-9a-f:]*[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] "),
+    ("lspci", r"^\s*(?:IOMMU [Gg]roup\W+\d+\W+)?[0-9a-f:]*[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] "),
     ("inxi", r"^\s*Graphics:"),
     ("dmesg", r"habanalabs|NVRM|amdgpu|\b(?:xe|i915) [0-9a-f]{4}:"),
     (

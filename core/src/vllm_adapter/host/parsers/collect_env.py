@@ -44,6 +44,10 @@ _KEYS: Final = Keys(
         "Nvidia driver version",
         "cuDNN version",
         "Is XPU available",
+        "XPU runtime version",
+        "Level Zero loader version",
+        "Level Zero driver version",
+        "vLLM XPU kernels version",
         "Intel GPU driver version",
         "Intel GPU models onboard",
         "Intel GPU models detected",
@@ -97,6 +101,8 @@ def parse(report: Report) -> HostFacts:
     if torch is not None and visible is not None:
         torch = replace(torch, visible_devices=visible)
     ascend = version(values.get("vLLM Ascend Version"))
+    kernels = version(values.get("vLLM XPU kernels version"))
+    said = (("vllm-ascend", ascend), ("vllm-xpu-kernels", kernels))
     return HostFacts(
         os=_os(values),
         python=version(values.get("Python version")),
@@ -106,7 +112,7 @@ def parse(report: Report) -> HostFacts:
         + detected,
         drivers=_drivers(values, report) + intel_drivers,
         vllm=_vllm(values.get("vLLM Version")),
-        packages=(("vllm-ascend", ascend),) if ascend else (),
+        packages=tuple((name, number) for name, number in said if number),
         unknown=asked,
     )
 
@@ -140,6 +146,7 @@ def _torch(values: dict[str, str], report: Report) -> TorchBuild | None:
         name: _build(values.get(f"{key} used to build PyTorch"))
         for name, key in (("cuda", "CUDA"), ("hip", "ROCM"), ("xpu", "XPU"))
     }
+    built["xpu"] = built["xpu"] or _build(values.get("XPU runtime version"))
     number = version(values.get("PyTorch version"))
     if number is None and (
         "PyTorch version" in values or not (any(built.values()) or "Is CUDA available" in values)
@@ -172,6 +179,7 @@ def _drivers(values: dict[str, str], report: Report) -> tuple[Driver, ...]:
         ("miopen", "MIOpen runtime version"),
         ("neuron", "Neuron SDK Version"),
         ("kunlunxin", "Kunlun driver version"),
+        ("level-zero", "Level Zero driver version"),
     )
     found = [
         Driver(component, number, key)

@@ -18,10 +18,13 @@ from vllm_adapter.host.pci_ids import ARCHS
 from vllm_adapter.host.text import Report
 from vllm_adapter.known_vendors import is_integrated, vendor_of
 
+_GROUP: Final = r"(?:IOMMU [Gg]roup:?\s+\d+:?\s+)?"  # scripts that list the IOMMU's groups
 _BDF: Final = r"(?P<bdf>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
 _LINE: Final = re.compile(
-    rf"^\s*{_BDF}\s+(?P<kind>(?:3D|[A-Z])[A-Za-z0-9/,() -]+?)(?: \[(?P<code>[0-9a-f]{{4}})\])?:"
+    rf"^\s*{_GROUP}{_BDF}\s+"
+    rf"(?P<kind>(?:3D|[A-Z])[A-Za-z0-9/,() -]+?)(?: \[(?P<code>[0-9a-f]{{4}})\])?:"
     r" (?P<name>\S.*?)(?: \[(?P<ids>[0-9a-f]{4}:[0-9a-f]{4})\])?(?: \(rev (?P<rev>[0-9a-f]{2})\))?"
+    r"(?: \(driver: (?P<driver>[\w-]+)\))?"
     r"(?: \(prog-if (?P<interface>[0-9a-f]{2})\b.*)?$"
 )
 _NUMBERS: Final = re.compile(
@@ -143,6 +146,7 @@ def _named(found: re.Match[str], whole: bool) -> _Function | None:
         found["ids"],
         found["rev"],
         found["interface"] or "00",
+        found["driver"],
         words=name,
     )
 
