@@ -56,7 +56,7 @@ class Box:
         for name, adapter in _COMPANIONS.items():
             if name in packages:
                 return adapter
-        if torch and torch.hip:
+        if torch and (torch.hip or (torch.local or "").startswith("rocm")):
             return "rocm"
         extension = packages.get("intel-extension-for-pytorch", "")
         if "xpu" in extension or (torch and (torch.xpu or torch.local == "xpu")):

@@ -12,8 +12,8 @@ from vllm_adapter.doctor.text_rule import TextRule
 
 _FP8_REFUSED: Final = (
     r"fp8e4(?:nv|b8|m3\w*) not supported in (?:this architecture|CUDA arch)"
-    r"|(?i:(?:fp8|float8|_scaled_mm)[^\n]*(?:requires|only supported|is supported on|supports)"
-    r"[^\n]*(?:8\.9|\b89\b|9\.0|Hopper|Ada\b|H100|MI3))"
+    r"|(?i:(?:fp8|float8|_scaled_mm)[^\n]*(?:requires|only supported|is supported on)[^\n]*"
+    r"(?:capability|GPUs?\b|devices?\b|sm_?)[^\n]*(?:8\.9|\b89\b|9\.0|Hopper|Ada\b|H100|MI3))"
     r"|(?i:quantization method fp8[^\n]*(?:not supported|Minimum capability))"
 )
 _NO_BFLOAT16: Final = {"310p": "Ascend 310P", "910a": "Ascend 910A"}
