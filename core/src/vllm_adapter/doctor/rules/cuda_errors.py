@@ -117,7 +117,7 @@ RULES: Final = (
     TextRule(
         "VA1709",
         ("gpu requires reset", "reset required", "gpu recovery action"),
-        r"(?i)GPU requires reset|Reset required\s*(?::\s*Yes)?$"
+        r"(?i)GPU requires reset|Reset required\s*:\s*Yes"
         r"|GPU reset required\b|GPU Recovery Action\s*:\s*(?!None)\S.*",
         "the driver says that the GPU works again only after a reset",
         "end all programs on it, `nvidia-smi --gpu-reset -i N`; if that fails, reboot the host",
