@@ -64,11 +64,58 @@ static void test_copies(void) { /* between dtypes: as C converts */
       va_unary_args args = {.size = sizeof args, .kind = VA_COPY, .out = y.t, .x = x.t};
       OK(api->unary(&args));
       double wanted[60];
-      for (int i = 0; i < 60; i++)
-        wanted[i] = is_floating(kinds[to]) ? x.values[i] : trunc(x.values[i]);
-      same("a copy", &y, wanted, budget(kinds[to]));
+      for (int i = 0; i < 60; i++) {
+        unsigned char stored[8]; /* rounded as the compiler does */
+        write_value(stored, kinds[to], x.values[i]);
+        wanted[i] = read_value(stored, kinds[to]);
+      }
+      same("a copy", &y, wanted, 0);
       drop(&x), drop(&y);
     }
+}
+
+/* Every half to float and back; and floats about every border of halves, to the nearest even. */
+static void test_halves(void) {
+  array half = make(0, VA_FLOAT16, PLAIN, 0, 1, &state, SHAPE(32768));
+  array single = make(0, VA_FLOAT32, PLAIN, 0, 1, &state, SHAPE(32768));
+  array back = make(0, VA_FLOAT16, PLAIN, 0, 1, &state, SHAPE(32768));
+  double wanted[32768];
+  for (int sign = 0; sign < 2; sign++) {
+    for (int i = 0; i < 32768; i++) {
+      uint16_t bits = (uint16_t)(i | sign << 15);
+      memcpy(half.bytes + 2 * i, &bits, 2);
+      wanted[i] = half.values[i] = read_value(half.bytes + 2 * i, VA_FLOAT16);
+    }
+    upload(&half);
+    va_unary_args copy = {.size = sizeof copy, .kind = VA_COPY, .out = single.t, .x = half.t};
+    OK(api->unary(&copy));
+    same("halves as floats", &single, wanted, 0);
+    copy.x = single.t;
+    copy.out = back.t;
+    OK(api->unary(&copy));
+    same("halves and back", &back, wanted, 0);
+    for (int shift = -1; shift <= 1; shift++) { /* at the middle of two halves, and beside it */
+      for (int i = 0; i < 32768; i++) {
+        uint16_t next = (uint16_t)((i + 1) | sign << 15);
+        unsigned char stored[2];
+        memcpy(stored, &next, 2);
+        double upper = i < 0x7bff ? read_value(stored, VA_FLOAT16) : sign ? -65536 : 65536;
+        float middle = (float)((wanted[i] + upper) / 2);
+        single.values[i] = i > 0x7bff ? 1e6 : (double)nextafterf(middle, (float)shift * INFINITY);
+        if (!shift && i <= 0x7bff) single.values[i] = (double)middle;
+      }
+      upload(&single);
+      double rounded[32768];
+      for (int i = 0; i < 32768; i++) {
+        unsigned char stored[2];
+        write_value(stored, VA_FLOAT16, single.values[i]);
+        rounded[i] = read_value(stored, VA_FLOAT16);
+      }
+      OK(api->unary(&copy));
+      same("floats as halves", &back, rounded, 0);
+    }
+  }
+  drop(&half), drop(&single), drop(&back);
 }
 
 static double two(va_binary kind, double x, double y, int whole) {
@@ -183,6 +230,8 @@ static void test_reduce(void) {
       array x = some(dtypes[k], dtypes[k] == VA_BOOL ? 0 : -2, dtypes[k] == VA_BOOL ? 2 : 3);
       array y = whole ? some(out, 0, 1) : make(0, out, how, 0, 1, &state, SHAPE(3, 4));
       va_reduce_args args = {.size = sizeof args, .kind = kind, .out = y.t, .x = x.t};
+      for (int i = 0; i < 60 && counts; i++) x.values[i] = floor(x.values[i]); /* equal ones */
+      if (counts) upload(&x);
       if (integral && (kind == VA_MEAN || kind == VA_SOFTMAX)) {
         REFUSED(VA_ERROR_UNSUPPORTED, api->reduce(&args));
       } else {
@@ -279,6 +328,7 @@ int main(void) {
     test_matmul(VA_FLOAT32, 0);
     test_fill();
   }
+  test_halves();
   puts("ok");
   return 0;
 }
