@@ -1,7 +1,8 @@
 """The doctor on failures in the words of the programs that print them.
 
-`data/doctor_wordings.json` has short reports with the codes of findings that they must get, no more
-and no less, and of notes that must be there. Versions and counts differ from those of the reports.
+`data/doctor_wordings.json` has short reports with the codes of findings that they must get, no
+more and no less, and of notes that must be there. Their versions and counts differ from those of
+the reports under `data/reports`.
 """
 
 from __future__ import annotations
