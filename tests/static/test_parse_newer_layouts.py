@@ -467,3 +467,40 @@ def test_lspci_by_iommu_groups(head):
     assert (gpu.vendor, gpu.bdf, gpu.driver) == ("cuda", "0000:b1:00.0", "vfio-pci")
     assert gpu.name == "NVIDIA Corporation GA100 [A100 PCIe 40GB]"
     assert {one.bdf for one in facts.pci} >= {"0000:b1:00.0"}
+
+
+ROCM_ROWS = """\
+Device  Node  IDs              Temp        Power     Partitions          SCLK     MCLK     \
+Fan  Perf    PwrCap   VRAM%  GPU%
+              (DID,     GUID)  (Junction)  (Socket)  (Mem, Compute, ID)
+====================================================================================
+0       1     0x75a3,   11021  48.0°C      251.0W    NPS2, DPX, 0        {tail0}
+1       2     0x75a3,   30588  N/A         N/A       N/A, N/A, 1         N/A  N/A  0%  n/a  N/A  \
+0%  N/A
+2       3     0x75a3,   52190  47.0°C      250.0W    NPS2, DPX, 0        {tail0}
+3       4     0x75a3,   60417  N/A         N/A       N/A, N/A, 1         N/A  N/A  0%  n/a  N/A  \
+0%  0%
+====================================================================================
+""".replace("{tail0}", "150Mhz  900Mhz  0%  auto  1400.0W  0%  3%")
+
+
+def test_partitions_whose_readings_are_in_the_first_ones_row():
+    facts = parse_report(ROCM_ROWS)
+    assert [one.index for one in facts.accelerators] == [0, 1, 2, 3]
+    assert [one.die for one in facts.accelerators] == [0, 1, 0, 1]
+    assert {one.partition for one in facts.accelerators} == {"DPX/NPS2"}
+    assert [one.health.power_w for one in facts.accelerators] == [251.0, None, 250.0, None]
+    assert [one.health.utilization_percent for one in facts.accelerators] == [3.0, None, 3.0, 0.0]
+    assert len(inventory(facts).devices) == 4
+
+
+def test_a_device_without_any_sensor_is_counted():
+    text = (
+        "GPU  Temp (DieEdge)  AvgPwr  SCLK  MCLK  Fan  Perf  PwrCap  VRAM%  GPU%\n"
+        "0    41.0c           12.0W   0Mhz  96Mhz  0%   auto  120.0W  4%    0%\n"
+        "1    N/A             N/A     None  None   0%   unknown  Unsupported  Unsupported  N/A\n"
+        "======================== End of ROCm SMI Log ========================\n"
+    )
+    first, second = parse_report(text).accelerators
+    assert (first.index, second.index) == (0, 1)
+    assert second.health.temperature_c is None and second.partition is None

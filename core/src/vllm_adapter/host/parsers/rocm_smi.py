@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from vllm_adapter.host.device_facts import Accelerator, Driver, Health
@@ -21,15 +22,17 @@ _HEAD: Final = re.compile(
     r"^\W*(?P<face>GPU|Device|DCU|HCU)\s.*\bTemp\b.*\bPerf\s+PwrCap\s+VRAM%\s+(?:GPU|DCU|HCU)%"
 )
 _ROW: Final = re.compile(
-    r"^\s*(?P<index>\d{1,3})\s+(?P<left>\S.*?)\s(?P<perf>[a-z_]+)\s+(?P<right>.*)$"
+    r"^\s*(?P<index>\d{1,3})\s+(?P<left>\S.*?)\s(?P<perf>n/a|[a-z_]+)\s+(?P<right>.*)$"
 )
 _TEMPERATURE: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s?[°_]?[cC]\b")
 _WATTS: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)W\b")
 _TAIL: Final = re.compile(
     r"^(?:(?P<cap>\d+(?:\.\d+)?)W|N/A|Unsupported)\s+(?:\d+(?:\.\d+)?%|N/A|Unsupported)\s+"
-    r"(?P<load>\d+(?:\.\d+)?)%"
+    r"(?:(?P<load>\d+(?:\.\d+)?)%|N/A|Unsupported)"
 )
 _PARTITION: Final = re.compile(r"\b(NPS\d),\s*([SDTQC]PX)\b(?:,\s*(\d+)\b)?")
+_PART: Final = re.compile(r"\bN/A,\s*N/A,\s*([1-9]\d?)\b")
+"""A partition that is not its card's first: the card's readings are in the first one's row."""
 _PAIR: Final = re.compile(
     r"^\s*(?P<face>GPU|DCU|HCU)\[(?P<index>\d+)\]\s*:\s*(?P<key>[A-Za-z][^:]*):\s+(?P<value>\S.*)$"
 )
@@ -64,16 +67,23 @@ def parse(report: Report) -> HostFacts:
 def _concise(report: Report) -> Iterator[Accelerator]:
     for start, head in report.find(_HEAD):
         vendor = "hygon" if head["face"] in ("DCU", "HCU") else "rocm"
+        first: Accelerator | None = None
         for position in range(start + 1, len(report.lines)):
             text = report.lines[position].text
             if re.match(r"\s*=+\s*End of|\s*=+ [A-Z]", text) or _HEAD.search(text):
                 break
             row = _ROW.match(text)
-            if row and _WATTS.search(text):
+            if row and (_WATTS.search(text) or _TAIL.match(row["right"])):
                 below = report.lines[position + 1].text if position + 1 < len(report.lines) else ""
                 named = re.match(r"\s{4,}([A-Z][\w .()/-]+?)\s*$", below)
                 whole = is_whole(report, position + 1)
-                yield _row(vendor, row, named[1] if named and whole else None)
+                device = _row(vendor, row, named[1] if named and whole else None)
+                part = _PART.search(row["left"])
+                if part and first and first.die is not None:
+                    device = replace(device, die=int(part[1]), partition=first.partition)
+                elif not part:
+                    first = device
+                yield device
 
 
 def _row(vendor: str, row: re.Match[str], name: str | None) -> Accelerator:
@@ -93,7 +103,7 @@ def _row(vendor: str, row: re.Match[str], name: str | None) -> Accelerator:
             temperature_c=float(temperature[1]) if temperature else None,
             power_w=float(watts[1]) if watts else None,
             power_cap_w=float(tail["cap"]) if tail and tail["cap"] else None,
-            utilization_percent=float(tail["load"]) if tail else None,
+            utilization_percent=float(tail["load"]) if tail and tail["load"] else None,
         ),
     )
 
