@@ -45,3 +45,10 @@ def test_words_are_small_letters_and_part_of_what_is_looked_for():
     for rule in all_rules():
         if isinstance(rule, TextRule):
             assert rule.words and all(word == word.lower() for word in rule.words), rule.pattern
+
+
+def test_every_code_of_a_rule_is_shown_by_a_text():
+    answers = json.loads((FILE.parent / "reports/expected.json").read_text(encoding="utf-8"))
+    shown = {code for one in (*WORDINGS, *answers.values()) for code in one["findings"]}
+    shown |= {code for one in (*WORDINGS, *answers.values()) for code in one["notes"]}
+    assert {rule.code for rule in all_rules()} <= shown
