@@ -29,8 +29,9 @@ SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /py
 demo: .venv/.use
 	@scripts/demo
 
+# One thread of torch's in each of the two processes: more would wait for each other.
 test: .venv/.dev
-	@$(V) -m pytest -n 2
+	@OMP_NUM_THREADS=1 $(V) -m pytest -n 2 --dist worksteal
 
 test-fast: .venv/.dev
 	@$(V) -m pytest -m "static or null"
