@@ -105,11 +105,17 @@ class Worker:
         return self._live() > before
 
     def _live(self) -> int:
-        """Allocations that nobody has freed; where they cannot be counted, more than any."""
+        """Allocations that nobody has freed; where they cannot be counted, more than any.
+
+        Tensors are not counted, also where the runtime does: a plan keeps its own for good.
+        """
         if not self._is_open:
             return 0
+        from vllm_adapter.engine.runtime import RuntimeAdapter
+
         try:
             opened = self.bench.opened
-            return opened.runtime.memory_stats(opened.record.index).live_allocations
+            stats = RuntimeAdapter.memory_stats(opened.runtime, opened.record.index)
+            return stats.live_allocations
         except Exception:
             return 1 << 62
