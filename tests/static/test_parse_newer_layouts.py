@@ -504,3 +504,80 @@ def test_a_device_without_any_sensor_is_counted():
     first, second = parse_report(text).accelerators
     assert (first.index, second.index) == (0, 1)
     assert second.health.temperature_c is None and second.partition is None
+
+
+def test_the_display_of_a_clouds_virtual_machine_is_no_accelerator():
+    display = "00:04.0 VGA compatible controller: {maker} Device 1111\n"
+    for maker in ("Amazon.com, Inc.", "Google, Inc."):
+        text = (
+            display.format(maker=maker) + "a0:1c.0 3D controller: NVIDIA Corporation Device 2330"
+        )
+        assert [one.vendor for one in parse_report(text + " (rev a1)\n").accelerators] == ["cuda"]
+    chip = "cc:00.0 System peripheral: Amazon.com, Inc. NeuronDevice (Trainium2)\n"
+    chips = chip + "cd:00.0 Processing accelerators: Amazon.com, Inc. Device 7364 (rev 01)\n"
+    assert {one.vendor for one in parse_report(chips).accelerators} == {"neuron"}
+
+
+def test_a_tool_before_wsl_had_another_number_than_its_driver():
+    text = (
+        "+------------------------------------------------------+\n"
+        "| NVIDIA-SMI 4.331.49   Driver Version: 331.49         |\n"
+        "|-------------------------------+----------------------+----------------------+\n"
+        "| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |\n"
+        "| Fan  Temp  Perf  Pwr:Usage/Cap|         Memory-Usage | GPU-Util  Compute M. |\n"
+        "|===============================+======================+======================|\n"
+        "|   0  Tesla K40m          Off  | 0000:04:00.0     Off |                    0 |\n"
+        "| N/A   29C    P8    20W / 235W |     23MB / 11519MB   |      0%      Default |\n"
+        "+-------------------------------+----------------------+----------------------+\n"
+    )
+    facts = parse_report(text)
+    assert ("nvidia", "331.49") in [(one.component, one.version) for one in facts.drivers]
+    assert facts.accelerators[0].memory_total_bytes == 11519 << 20
+
+
+QUERY_FABRIC = """\
+==============NVSMI LOG==============
+
+Driver Version                            : 580.126.09
+CUDA Version                              : 13.0
+
+Attached GPUs                             : 1
+GPU 00000009:06:00.0
+    Product Name                          : NVIDIA GB300
+    GPU Power Readings
+        Average Power Draw                : 301.50 W
+        GPU Base Power
+            Current Base Power            : 1200.00 W
+        Current Power Limit               : 1300.00 W
+    Fabric
+        State                             : Completed
+        Status                            : Success
+        Health
+            Summary                       : {summary}
+            Bandwidth                     : {bandwidth}
+            Route Unhealthy               : False
+    Processes                             : None
+"""
+
+
+def test_the_fabric_that_a_query_says_is_unhealthy():
+    well, ill = (
+        parse_report(QUERY_FABRIC.format(summary=a, bandwidth=b)).accelerators[0].health
+        for a, b in (("Healthy", "Full"), ("Unhealthy", "Degraded"))
+    )
+    assert not well.errors and well.power_cap_w == 1300.0
+    assert [error.rsplit(" ", 1)[1] for error in ill.errors] == ["Unhealthy", "Degraded"]
+
+
+@pytest.mark.parametrize("key", ["route_unhealthy", "remapped_row_failure"])
+def test_what_is_broken_in_a_query_as_xml(key):
+    section = {"route_unhealthy": "health", "remapped_row_failure": "remapped_rows"}[key]
+    text = (
+        '<?xml version="1.0" ?>\n<nvidia_smi_log>\n\t<attached_gpus>1</attached_gpus>\n'
+        '\t<gpu id="00000000:19:00.0">\n\t\t<product_name>NVIDIA B300</product_name>\n'
+        f"\t\t<fabric>\n\t\t\t<{section}>\n\t\t\t\t<{key}>{{}}</{key}>\n"
+        f"\t\t\t</{section}>\n\t\t</fabric>\n\t</gpu>\n</nvidia_smi_log>\n"
+    )
+    bad, good = {"route_unhealthy": ("True", "False"), "remapped_row_failure": ("Yes", "No")}[key]
+    assert len(parse_report(text.format(bad)).accelerators[0].health.errors) == 1
+    assert not parse_report(text.format(good)).accelerators[0].health.errors

@@ -22,6 +22,10 @@ _MAKERS: Final = (
     ("tpu", "1ae0", re.compile(r"\bGoogle\b")),
 )
 _ASCEND: Final = re.compile(r"\bDevice d[0-9a-f]{3}\b|Ascend|Davinci|\[19e5:d[0-9a-f]{3}\]", re.I)
+_CLOUD: Final = {  # whose virtual machines show a display of the same maker
+    "neuron": re.compile(r"Neuron|Inferentia|Trainium|\bDevice 7[0-9a-f]{3}\b"),
+    "tpu": re.compile(r"\bTPU\b"),
+}
 _CARD: Final = {
     "xpu": re.compile(
         r"\bArc(?:\(TM\))? (?:Pro )?[AB]\d{2,3}\b|Data Center GPU|\bDG[12]\b|Battlemage"
@@ -49,6 +53,8 @@ def maker_of_text(text: str, kind: str) -> tuple[str, str] | None:
     for adapter, vendor, pattern in _MAKERS:
         if pattern.search(text):
             if adapter == "ascend" and not (accelerator and _ASCEND.search(text)):
+                return None
+            if adapter in _CLOUD and not (accelerator or _CLOUD[adapter].search(text)):
                 return None
             return None if adapter == "xpu" and accelerator else (adapter, vendor)
     return None

@@ -43,7 +43,7 @@ _CUDA: Final = re.compile(r"CUDA (?:UMD )?Version\s*:\s*(\d+\.\d+)(?=\s|\|)")
 _ASKED: Final = re.compile(
     r"^\s*(NVIDIA-SMI|DRIVER|KMD|CUDA|CUDA UMD) [Vv]ersion\s*:\s*(\d+(?:\.\d+)+)\s*$"
 )
-_WINDOWS: Final = re.compile(r"\d{3}\.\d\d")
+_WINDOWS: Final = re.compile(r"(?:4[5-9]|[5-9]\d)\d\.\d\d")  # WSL has devices since 455
 _LISTED: Final = re.compile(r"^\s*GPU (\d+): (\S.*?) \(UUID: (GPU-[0-9A-Fa-f-]{36})\)?\s*$")
 _LISTED_MIG: Final = re.compile(
     r"^\s*MIG ((?:\d+c\.)?\d+g\.\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)\s]+)\)\s*$"

@@ -50,8 +50,20 @@ _SECTIONS: Final = (
     "aggregate",
     "retired_pages",
     "remapped_rows",
+    "fabric",
     "processes",
 )
+_WITHIN: Final = {  # parts of a section whose keys are read as the section's own
+    "process_info": "processes",
+    "health": "fabric",
+    "gpu_ceiling_power_limit": "gpu_power_readings",
+    "gpu_base_power": "gpu_power_readings",
+}
+_FABRIC: Final = {
+    "summary": ("Unhealthy", "Limited Capacity"),
+    "bandwidth": ("Degraded",),
+    "route_unhealthy": ("True",),
+}
 _ALIASES: Final = {
     "gpu_uuid": "uuid",
     "gpu_current_temp": "gpu_temp",
@@ -104,7 +116,8 @@ def _log(report: Report, start: int, stop: int) -> tuple[list[Accelerator], list
             if gpus and key == "mig_device":  # XML opens `mig_devices` for "None" as well
                 gpus[-1].instances.append({})
                 gpus[-1].in_instances = True
-            section = key if key in _SECTIONS else section if key == "process_info" else ""
+            within = section if _WITHIN.get(key) == section else ""
+            section = key if key in _SECTIONS else within
         elif not gpus:
             attached = number(value) if key == "attached_gpus" else attached
             component, version = _COMPONENTS.get(key), _VERSION.fullmatch(value)
@@ -234,7 +247,13 @@ def _health(gpu: _Gpu) -> Health:
         errors.append("the tool says that the GPU is lost")
     elif "Unknown Error" in values.values():
         errors.append("the tool cannot read this device any more")
-    if values.get(("remapped_rows", "remapping_failure_occurred")) == "Yes":
+    errors += [
+        f"of its NVLink fabric the tool says {key.replace('_', ' ')}: {value}"
+        for key, bad in _FABRIC.items()
+        if (value := values.get(("fabric", key), "")) in bad
+    ]
+    failed = ("remapping_failure_occurred", "remapped_row_failure")  # as text, and in XML
+    if any(values.get(("remapped_rows", key)) == "Yes" for key in failed):
         errors.append("remapping of a failed memory row failed")
     return Health(
         temperature_c=reading("gpu_temp", "temperature"),
