@@ -1,4 +1,4 @@
-"""The choice of devices: every rejection has a reason and a next step; roles and environments."""
+"""The choice of devices: every rejection has a reason and a next step."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from device_boxes import CUDA_OK, GIB, IGPU, chosen, manager, reasons, smi
 
-from vllm_adapter.cli.main import main
 from vllm_adapter.devices import DeviceManager
-from vllm_adapter.errors import InputError
 from vllm_adapter.host.device_facts import DeviceProcess, Driver, Health
 from vllm_adapter.host.facts import (
     Accelerator,
     DeviceNode,
-    HostFacts,
-    Line,
     MemoryFacts,
     OsFacts,
     PciDevice,
@@ -25,35 +20,12 @@ from vllm_adapter.host.facts import (
 )
 from vllm_adapter.host.report import parse_report
 from vllm_adapter.records import AdapterRecord, Status
-from vllm_adapter.roles import RoleRequest, assign, parse_role
+from vllm_adapter.roles import RoleRequest, assign
 from vllm_adapter.settings import AdapterFilter, Fallback, Settings
 
 pytestmark = pytest.mark.static
 
-GIB = 1 << 30
-IGPU = PciDevice("0000:00:02.0", "8086", "a7a0", "0x030000")
 H200 = PciDevice("0000:3b:00.0", "10de", "2335", "0x030200", 1)
-TEXT = (Line(1, "a report"),)
-
-
-def smi(index, name="NVIDIA H200", gib=140, **more):
-    return Accelerator(
-        "cuda", index, "nvidia-smi", name=name, memory_total_bytes=gib * GIB, **more
-    )
-
-
-def manager(*accelerators, settings=None, records=(), live=False, **facts):
-    facts.setdefault("report", () if live else TEXT)
-    host = HostFacts(accelerators=accelerators, **facts)
-    return DeviceManager(host, settings or Settings(), records, live)
-
-
-def chosen(choice):
-    return [one.device.id for one in choice.chosen]
-
-
-def reasons(choice):
-    return {one.device.id: one.reason for one in choice.rejected}
 
 
 def test_alike_devices_are_chosen_together():
@@ -165,7 +137,6 @@ def nodes(*paths, shut=(), group=44):
     return tuple(DeviceNode(p, "char", p not in shut, p not in shut, group) for p in paths)
 
 
-CUDA_OK = (AdapterRecord("cuda", "d", "1", "p"),)
 ROCM_OK = (AdapterRecord("rocm", "d", "1", "p"),)
 
 
@@ -266,132 +237,6 @@ def test_of_two_vendors_va_adapters_order_counts_before_memory():
 def test_a_required_type_refuses_others():
     choice = manager(smi(0), settings=Settings(require_device="npu")).choose()
     assert "VA_REQUIRE_DEVICE asks for npu" in reasons(choice)["cuda:0"]
-
-
-ARC = Accelerator("xpu", 0, "xpu-smi discovery", name="Arc A770")
-NPU = Accelerator("ascend", 1, "npu-smi info", name="910B4", card=1, die=0)
-AIP = Accelerator("gaudi", 3, "hl-smi", name="HL-225")
-
-
-def roles(box, *texts):
-    return assign(box, [parse_role(text) for text in texts])
-
-
-def env(role):
-    return dict(role.environment.variables)
-
-
-def test_each_role_is_a_process_with_its_own_variables():
-    main_, light, cpu = roles(
-        manager(smi(0), smi(1), ARC), "main=cuda:1,0", "light=xpu:0", "x=cpu"
-    )
-    assert env(main_) == {
-        "VA_ADAPTERS": "cuda",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": "1,0",
-    }
-    assert env(light) == {
-        "VA_ADAPTERS": "xpu",
-        "ZE_AFFINITY_MASK": "0",
-        "ONEAPI_DEVICE_SELECTOR": "level_zero:gpu",
-    }
-    assert env(cpu) == {"VA_ADAPTERS": "cpu"}
-
-
-def test_forms_of_the_other_vendors():
-    amd = Accelerator("rocm", 2, "rocm-smi")
-    (role,) = roles(manager(amd), "main=rocm:2")
-    assert env(role)["HIP_VISIBLE_DEVICES"] == "2"
-    assert role.environment.unset == ("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-    (role,) = roles(manager(NPU), "main=npu:0")
-    assert env(role) == {"VA_ADAPTERS": "ascend", "ASCEND_RT_VISIBLE_DEVICES": "0"}
-    (role,) = roles(manager(Accelerator("musa", 1, "mthreads-gmi")), "main=musa:1")
-    assert env(role)["MUSA_VISIBLE_DEVICES"] == "1"
-    (role,) = roles(manager(Accelerator("kunlunxin", 0, "xpu-smi")), "main=kunlunxin:0")
-    assert "no variable is known" in role.environment.notes[0]
-
-
-def test_gaudi_takes_module_ids_and_they_are_never_guessed():
-    (role,) = roles(manager(AIP), "main=gaudi:3")
-    assert env(role) == {"VA_ADAPTERS": "gaudi"} and "module ids" in role.environment.notes[0]
-    known = Accelerator("gaudi", 3, "hl-smi", logical=6)
-    (role,) = roles(manager(known), "main=gaudi:6")
-    assert env(role)["HABANA_VISIBLE_MODULES"] == "6"
-
-
-def test_a_mig_instance_goes_by_its_uuid():
-    instance = smi(0, uuid="MIG-7", partition="1g.18gb")
-    (role,) = roles(manager(instance), "main=cuda:0")
-    assert env(role)["CUDA_VISIBLE_DEVICES"] == "MIG-7"
-    nameless = smi(0, partition="1g.18gb")
-    (role,) = roles(manager(nameless), "main=cuda:0")
-    assert "CUDA_VISIBLE_DEVICES" not in env(role) and "UUID" in role.environment.notes[0]
-
-
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        (["main"], "cannot be read"),
-        (["main=cuda"], "cannot be read"),
-        (["main=cuda:"], "cannot be read"),
-        (["main=cuda:0,"], "cannot be read"),
-        (["main=cuda:0;rm"], "cannot be read"),
-        (["main=cuda:0,0"], "twice"),
-        (["main=cuda:9"], "not here"),
-        (["main=acme:0"], "not here"),
-        (["a=cuda:0", "b=cuda:1,0"], "two roles"),
-        (["a=cpu", "b=cpu"], "two roles"),
-        (["a=cuda:0", "a=cuda:1"], "given twice"),
-    ],
-)
-def test_bad_roles_are_one_sentence(texts, said):
-    with pytest.raises(InputError, match=said) as caught:
-        roles(manager(smi(0), smi(1)), *texts)
-    assert caught.value.hint
-
-
-def test_a_role_on_a_dead_device_is_a_fault():
-    (role,) = roles(manager(smi(0, health=Health(errors=("GPU is lost",)))), "main=cuda:0")
-    assert "GPU is lost" in role.faults[0]
-
-
-@given(st.text(max_size=24))
-def test_any_text_is_a_role_or_an_input_error(text):
-    try:
-        request = parse_role(text)
-    except InputError:
-        return
-    assert request.name and request.adapter
-
-
-def box_file(tmp_path, host):
-    path = tmp_path / "box.json"
-    path.write_text(json.dumps(host.to_json()))
-    return str(path)
-
-
-def test_the_command_prints_a_table_reasons_and_roles(tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("VA_FALLBACK", raising=False)
-    path = box_file(tmp_path, HostFacts(accelerators=(smi(0), smi(1)), pci=(IGPU,), report=TEXT))
-    assert (
-        main(["devices", "--report", path, "--role", "main=cuda:0", "--role", "light=xpu:0"]) == 0
-    )
-    out = capsys.readouterr().out
-    assert "cuda:1  NVIDIA H200" in out and "chosen: 2 x NVIDIA H200" in out
-    assert "xpu:0 not used: an integrated GPU" in out
-    assert "  export CUDA_VISIBLE_DEVICES=0\n" in out
-
-
-def test_the_command_in_json_and_its_exit_codes(tmp_path, capsys, monkeypatch):
-    path = box_file(tmp_path, HostFacts(pci=(IGPU,), report=TEXT))
-    for policy, code in (("error", 1), ("warn", 1), ("allow", 0)):
-        monkeypatch.setenv("VA_FALLBACK", policy)
-        assert main(["devices", "--report", path, "--json"]) == code
-        raw = json.loads(capsys.readouterr().out)
-        assert raw["choice"]["cpu"] is (policy != "error")
-        assert raw["devices"][0]["reasons"][0]["next_step"]
-    assert main(["devices", "--report", path, "--role", "main=cuda:0"]) == 2
-    assert "the devices are: xpu:0" in capsys.readouterr().err
 
 
 def test_an_old_driver_and_a_torch_that_reaches_nothing():
@@ -514,17 +359,6 @@ def test_mig_without_an_instance_serves_nothing():
     split = manager(smi(0, partition="MIG"), smi(0, uuid="MIG-1", gib=20, partition="3g.20gb"))
     assert [d.uuid for d in split.inventory.devices] == ["MIG-1"]
     assert chosen(split.choose()) == ["cuda:0"]
-
-
-def test_one_process_one_mig_instance():
-    two = tuple(smi(0, uuid=f"MIG-{n}", gib=20, partition="3g.20gb") for n in (1, 2))
-    box = manager(*two, smi(1, gib=24))
-    choice = box.choose()
-    assert chosen(choice) == ["cuda:0"] and "kind with the most memory" in choice.sentence
-    assert "single MIG instance" in reasons(choice)["cuda:1"]
-    assert "another kind" in reasons(choice)["cuda:2"]
-    (role,) = roles(box, "main=cuda:2")
-    assert env(role)["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 def test_kinds_of_unknown_memory_are_said_to_be():
