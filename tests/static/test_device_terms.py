@@ -31,13 +31,14 @@ def downgrades(one: dict) -> list[tuple]:
     ("name", "to"),
     [
         ("ascend/04-npu-smi-8x910b3.txt", "bfloat16"),
-        ("collect-env/17-2080ti-8x-sm75.txt", None),
+        ("collect-env/17-2080ti-8x-sm75.txt", "float16"),
+        ("other-vendors/04-mthreads-topo-table.txt", None),
     ],
 )
 def test_eight_bits_become_sixteen_and_the_bytes_double(capsys, name, to):
     words = ("--dtype", "float8_e4m3fn", "--weight-bytes", "7000000001", "--kv-bytes", "30")
     found = terms(capsys, name, *words)
-    if to is None:  # no descriptor of this product is installed: nothing is claimed
+    if to is None:  # no descriptor is for a device without name and arch: nothing is claimed
         assert found == []
         return
     assert len(found) == 8

@@ -142,7 +142,7 @@ def test_every_fault_has_pointer_expectation_and_description(tmp_path, capsys):
     assert found[1]["expected"] == "the key bandwidth_gb_s"
     assert found[1]["description"].startswith("Peak memory bandwidth")
     assert found[2]["expected"] == "an integer or null"
-    assert found[5]["description"] == "module:function that runs the operator."
+    assert found[5]["description"].startswith("module:function that runs the operator;")
     assert main(["validate", path]) == 1
     text = capsys.readouterr().out
     assert ": capability, 7 faults" in text

@@ -28,7 +28,9 @@ _KEPT: Final[list[object]] = []
 
 
 def has_streams(target: Target) -> bool:
-    """Whether the device has streams at all."""
+    """Whether the device has streams at all; one that the CPU stands in for has none."""
+    if target.device is not None:
+        return target.device.torch.partition(":")[0] != "cpu"
     capability = target.capability
     return capability is None or capability.identity.torch_type != "cpu"
 
