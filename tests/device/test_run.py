@@ -72,7 +72,7 @@ def test_bad_input_is_one_sentence(words, said, tmp_path, capsys):
     ("variable", "value", "said"),
     [
         ("VA_REQUIRE_DEVICE", "npu", "asks for npu, and this device is cpu"),
-        ("VA_LIBRARY", "libacme.so", "this release opens no C library"),
+        ("VA_LIBRARY", "libacme.so", "has no C library that it could replace"),
         ("VA_OPS", "rms_norn:torch", "did you mean rms_norm?"),
     ],
 )
