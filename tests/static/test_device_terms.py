@@ -58,6 +58,7 @@ def test_what_is_not_wanted_is_not_downgraded(capsys):
     [
         (("--dtype", "fp9"), "there is no dtype 'fp9'"),
         (("--weight-bytes", "-1"), "a size in bytes is negative"),
+        (("--kv-bytes", "30"), "a size is given, and no dtype that it is of"),
         (("--kv-bytes", "many"), "invalid int value"),
     ],
 )

@@ -143,6 +143,25 @@ def test_facts_of_a_file_are_the_file(tmp_path, capsys):
     assert read_report(str(second)) == read_report(str(first))
 
 
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
+def test_facts_that_were_cut_are_no_healthy_machine(share, tmp_path, capsys):
+    text = json.dumps(to_document(public(BOX)), indent=2)
+    file = tmp_path / "box.json"
+    for damaged in (text[: int(len(text) * share)], f"```\n{text[: int(len(text) * share)]}\n```"):
+        file.write_text(damaged)
+        assert frame.main(["doctor", "--report", str(file)]) == 2
+        assert "facts is cut or damaged" in capsys.readouterr().err
+    file.write_text(f"```\n{text}\n```")
+    assert read_report(str(file)) == public(BOX)
+
+
+def test_another_file_of_ours_is_no_report(tmp_path, capsys):
+    file = tmp_path / "cpu-L2.json"
+    file.write_text('{"schema": "vllm-adapter/certificate/1.0", "adapter": {}}')
+    assert frame.main(["doctor", "--report", str(file)]) == 2
+    assert "this is a certificate" in capsys.readouterr().err
+
+
 def test_a_report_that_is_not_there_is_a_sentence(capsys):
     assert frame.main(["facts", "--report", "/nowhere/at/all"]) == 2
     assert "the report /nowhere/at/all cannot be read" in capsys.readouterr().err

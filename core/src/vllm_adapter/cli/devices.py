@@ -72,6 +72,11 @@ def run(args: argparse.Namespace) -> int:
     sizes = {"weights": args.weight_bytes, "kv": args.kv_bytes}
     if min(sizes.values()) < 0:
         raise InputError("a size in bytes is negative", hint="give --weight-bytes 8000000000")
+    if any(sizes.values()) and not args.dtype:
+        raise InputError(
+            "a size is given, and no dtype that it is of",
+            hint="add the wanted dtype, such as --dtype float8_e4m3fn",
+        )
     requests = [parse_role(text) for text in args.role]
     manager = device_manager(args)
     candidates, choice = manager.candidates(), manager.choose()

@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     if not topology.devices:
         if args.report is not None:
             raise InputError(
-                f"no accelerator is named in the report {args.report}",
+                "no accelerator is named in "
+                + ("standard input" if args.report == "-" else f"the report {args.report}"),
                 hint="add what the vendor's tool prints of links, such as `nvidia-smi topo -m`, "
                 "`rocm-smi --showtopo` or `npu-smi info -t topo`",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from vllm_adapter.host.facts import HostFacts
 FORMAT: Final = "vllm-adapter/facts"
 VERSION: Final = (1, 0)
 SCHEMA: Final = f"{FORMAT}/{VERSION[0]}.{VERSION[1]}"
+_BEGIN: Final = re.compile(r'\s*\{\s*"schema"\s*:\s*"vllm-adapter/(\w+)/')
 
 
 def to_document(facts: HostFacts) -> dict[str, Any]:
@@ -72,3 +74,27 @@ def from_text(text: str) -> HostFacts | None:
         return None
     ours = isinstance(raw.get("schema"), str) and raw["schema"].startswith(f"{FORMAT}/")
     return from_document(raw) if ours or ("os" in raw and "pci" in raw) else None
+
+
+def refuse_other_documents(text: str) -> None:
+    """Refuses a document of ours that `from_text` took for none: no tool's parser reads it.
+
+    Raises:
+        InputError: facts or a bundle that are cut or damaged, or another kind of file of ours.
+    """
+    begin = _BEGIN.match(text)
+    if begin is None:
+        return
+    if begin[1] in ("facts", "bundle"):
+        try:
+            json.JSONDecoder().raw_decode(text.lstrip())
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"the file of {begin[1]} is cut or damaged: {error}",
+                hint="take the whole file that `vllm-adapter facts` or `doctor --bundle` wrote",
+            ) from None
+        return  # whole, with another text after it
+    raise InputError(
+        f"this is a {begin[1]}, a file of this project, and tells nothing of a machine",
+        hint="give a tool's output, or the file that `vllm-adapter facts` wrote",
+    )

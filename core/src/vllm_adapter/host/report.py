@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vllm_adapter.errors import InputError
-from vllm_adapter.host.document import from_text
+from vllm_adapter.host.document import from_text, refuse_other_documents
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import merge
 from vllm_adapter.host.secrets import hidden
@@ -100,28 +100,29 @@ def read_report(path: str) -> HostFacts:
     """The facts in a file, or of standard input where the path is "-".
 
     Raises:
-        InputError: no such file, a file that is no text, or an empty one.
+        InputError: no such file, a file that is no text, or an empty one; as `parse_report`.
     """
+    name = "standard input" if path == "-" else f"the report {path}"
     try:
         raw = sys.stdin.buffer.read(MAX_BYTES + 1) if path == "-" else _bytes(Path(path))
     except OSError as error:
         raise InputError(
-            f"the report {path} cannot be read: {error.strerror or error}",
+            f"{name} cannot be read: {error.strerror or error}",
             hint="give a file with a tool's output, or - for standard input",
         ) from None
     if len(raw) > MAX_BYTES:
         raise InputError(
-            f"the report {path} is larger than {MAX_BYTES >> 20} MiB",
+            f"{name} is larger than {MAX_BYTES >> 20} MiB",
             hint="cut it down to the tools' outputs and the error",
         )
     if not raw.strip():
         raise InputError(
-            f"the report {path} is empty",
+            f"{name} is empty",
             hint="paste what vLLM's collect_env, the vendor's tool or the failing program printed",
         )
     if b"\0" in raw and not raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(
-            f"the report {path} is no text",
+            f"{name} is no text",
             hint="give a tool's output as text; a screenshot or an archive cannot be read",
         )
     return parse_report(raw)
@@ -136,7 +137,8 @@ def parse_report(raw: bytes | str) -> HostFacts:
     """The facts in a text. What nothing tells stays unknown; nothing known is no error.
 
     Raises:
-        InputError: JSON in the form of host facts with a value that is none.
+        InputError: JSON in the form of host facts with a value that is none, cut facts, or
+            another kind of file of ours.
     """
     # as it is first: cleaning takes apart what JSON quotes
     facts = from_text(decode(raw) if isinstance(raw, bytes) else raw)
@@ -146,6 +148,7 @@ def parse_report(raw: bytes | str) -> HostFacts:
     facts = from_text(report.text)
     if facts is not None:
         return facts
+    refuse_other_documents(report.text)
     report = replace(
         report, lines=tuple(replace(line, text=hidden(line.text)) for line in report.lines)
     )
