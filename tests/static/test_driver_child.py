@@ -29,7 +29,8 @@ class Library:
         return 0
 
     def nvmlSystemGetNVMLVersion(self, text, size):
-        return 7
+        text.value = b"13.580.159.04"  # as a real one of CUDA 13 says it
+        return 0
 
     def nvmlSystemGetCudaDriverVersion_v2(self, number):
         number._obj.value = 13010
@@ -61,6 +62,7 @@ def test_what_the_library_says(monkeypatch, capsys):
     source = {"source": "libnvidia-ml.so.1"}
     assert said(capsys) == [
         {"component": "nvidia", "version": "580.159.04", **source},
+        {"component": "nvml", "version": "580.159.04", **source},
         {"component": "cuda", "version": "13.1", **source},
         {"index": 0, "bus": "00000000:3B:00.0", "arch": "sm_90", **source},
     ]
@@ -69,7 +71,24 @@ def test_what_the_library_says(monkeypatch, capsys):
 def test_an_old_library_says_what_it_can(monkeypatch, capsys):
     monkeypatch.setattr(ctypes, "CDLL", Library)
     monkeypatch.delattr(Library, "nvmlDeviceGetCount_v2")
-    assert [line.get("component") for line in said(capsys)] == ["nvidia", "cuda"]
+    assert [line.get("component") for line in said(capsys)] == ["nvidia", "nvml", "cuda"]
+
+
+@pytest.mark.parametrize(
+    ("said", "release"),
+    [
+        ("13.580.159.04", "580.159.04"),
+        ("12.535.129.03", "535.129.03"),
+        ("11.450.80", "450.80"),
+        ("550.144", "550.144"),
+        ("570.86.10", "570.86.10"),
+        ("1.2.3", "1.2.3"),
+        ("", ""),
+        ("unknown", "unknown"),
+    ],
+)
+def test_the_driver_s_own_number_is_what_nvml_says_behind_its_cuda_major(said, release):
+    assert _driver_child.release(said) == release
 
 
 def test_no_library_says_nothing(monkeypatch, capsys):

@@ -33,7 +33,10 @@ def nvml() -> Iterator[dict[str, Any]]:
     ):
         text = ctypes.create_string_buffer(96)
         if call(text, ctypes.c_uint(len(text))) == 0:
-            yield {"component": component, "version": text.value.decode("ascii", "replace")}
+            yield {
+                "component": component,
+                "version": release(text.value.decode("ascii", "replace")),
+            }
     number = ctypes.c_int()
     if library.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(number)) == 0:
         yield {"component": "cuda", "version": decimal(number.value)}
@@ -41,6 +44,14 @@ def nvml() -> Iterator[dict[str, Any]]:
     library.nvmlDeviceGetCount_v2(ctypes.byref(count))
     for index in range(count.value):
         yield from device(library, index)
+
+
+def release(version: str) -> str:
+    """The driver's own number: NVML puts its CUDA major before it, as in 13.580.159.04."""
+    first, _, rest = version.partition(".")
+    second = rest.partition(".")[0]
+    prefixed = first.isdecimal() and int(first) < 100 and second.isdecimal() and int(second) >= 300
+    return rest if prefixed else version
 
 
 def device(library: ctypes.CDLL, index: int) -> Iterator[dict[str, Any]]:
