@@ -77,6 +77,7 @@ def _of_adapters(facts: HostFacts) -> Sequence[Finding]:
 
 
 def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:
+    from vllm_adapter.doctor.counted import counted
     from vllm_adapter.doctor.finding import Severity
 
     notes = [one for one in findings if one.severity is Severity.NOTE]
@@ -84,7 +85,7 @@ def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:
         "lines": len(facts.report),
         "devices": [
             {"vendor": one.vendor, "index": one.index, "name": one.name, "source": one.source}
-            for one in facts.accelerators
+            for one in counted(facts)
         ],
         "findings": [one.to_json() for one in findings if one not in notes],
         "notes": [one.to_json() for one in notes],
@@ -93,11 +94,13 @@ def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:
 
 def _box_line(facts: HostFacts, *, live: bool) -> str:
     """What was examined, in one line."""
-    counted: dict[str, int] = {}
-    for one in facts.accelerators:
+    from vllm_adapter.doctor.counted import counted
+
+    numbers: dict[str, int] = {}
+    for one in counted(facts):
         name = clean(one.name or one.vendor)
-        counted[name] = counted.get(name, 0) + 1
-    devices = ", ".join(f"{count} x {name}" for name, count in counted.items())
+        numbers[name] = numbers.get(name, 0) + 1
+    devices = ", ".join(f"{count} x {name}" for name, count in numbers.items())
     count = len(facts.report)
     lines = (
         f"{count} line{'s' if count != 1 else ''} of a report" if count else "facts of a machine"
