@@ -14,6 +14,7 @@ from functools import cache, cached_property
 from itertools import accumulate
 from typing import Final
 
+from vllm_adapter.doctor.samples import sample_lines
 from vllm_adapter.host.facts import Line
 
 _WRAPPED: Final = 40
@@ -69,6 +70,10 @@ class Searched:
     def _starts(self) -> list[int]:
         return [0, *accumulate(len(text) + 1 for text in self._small)][:-1]
 
+    @cached_property
+    def _samples(self) -> frozenset[int]:
+        return sample_lines([line.text for line in self._lines])
+
     def has(self, words: tuple[str, ...]) -> bool:
         """Whether one of these words, in small letters, is anywhere in the report."""
         return any(word in self._folded for word in words)
@@ -78,8 +83,8 @@ class Searched:
     ) -> Iterator[tuple[tuple[Line, ...], re.Match[str]]]:
         """(the lines it stands in, match), each line once, in order.
 
-        Left out: source code, advice of documentation, and, without `debug`, what a probe says of
-        other platforms.
+        Left out: source code, advice and samples of documentation, and, without `debug`, what a
+        probe says of other platforms.
         """
         if words and not self.has(words):
             return
@@ -132,6 +137,8 @@ class Searched:
         if compiled(_CODE).match(text) or compiled(_FRAME).match(before):
             return True
         if not debug and compiled(_PROBE).search(text):
+            return True
+        if at in self._samples:
             return True
         advice = compiled(_ADVICE).search(found.string[: found.start()])
         return advice is not None and not compiled(_RAISED).match(text)
