@@ -31,11 +31,12 @@ STATE_CODES: Final = (
     ),
     Code(
         "VA1704",
-        "a device could not be initialised",
-        "The kernel driver found the device and could not start it.",
+        "a device is not usable, or not healthy",
+        "The kernel driver found the device and could not start it, or the vendor's tool gives "
+        "an alarm for it.",
         "leave it out (visible-devices variable); reload the driver or power-cycle the box; if "
         "it stays, have the card checked.",
-        "'Failed to initialize hl2. Device is NOT usable !'",
+        "'Failed to initialize hl2. Device is NOT usable !'; 'Alarm' in npu-smi",
     ),
     Code(
         "VA1705",
@@ -99,6 +100,13 @@ STATE_CODES: Final = (
         "'No available memory for the cache blocks'",
     ),
     Code(
+        "VA1714",
+        "a sensor of a device cannot be read",
+        "One value of many is missing: older cards do not have every sensor.",
+        "nothing; if work on the device fails as well, look at the kernel's log (`dmesg`).",
+        "'ERR!' for the power or the fan in nvidia-smi's table",
+    ),
+    Code(
         "VA1801",
         "a link is weaker than its siblings",
         "Pairs of the same fabric have different numbers of lanes.",
@@ -147,17 +155,18 @@ STATE_CODES: Final = (
     Code(
         "VA1807",
         "all devices name the same CPUs on a machine of several sockets",
-        "Either all devices hang on one socket, or a container's CPU set hides the rest.",
+        "Either all devices hang on one socket, or a container's CPU set hides the rest. It is "
+        "a note where nothing hints at such a set.",
         "trust it for binding, and check with `lscpu` on the host if that was not meant.",
         "one CPU affinity for all rows on a two-socket host",
     ),
     Code(
         "VA1808",
-        "the NVSwitch fabric is not ready",
+        "the NVSwitch fabric is not ready, or not healthy",
         "GPUs joined by NVSwitch start only after the fabric manager has set the switches "
         "up; it must be of the driver's exact version.",
         "start nvidia-fabricmanager of the driver's version.",
-        "error 802: 'system not yet initialized'",
+        "error 802: 'system not yet initialized'; 'Unhealthy' below Fabric in nvidia-smi -q",
     ),
     Code(
         "VA1809",

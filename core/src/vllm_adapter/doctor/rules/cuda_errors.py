@@ -7,6 +7,7 @@ from typing import Final
 from vllm_adapter.doctor.finding import Severity
 from vllm_adapter.doctor.rule import Box
 from vllm_adapter.doctor.rules._where import cuda
+from vllm_adapter.doctor.rules.health import FABRIC
 from vllm_adapter.doctor.text_rule import TextRule
 
 
@@ -15,20 +16,14 @@ def _untold(box: Box) -> bool:
     return not any(one.health.throttle_reasons for one in box.facts.accelerators)
 
 
+def _fabric_untold(box: Box) -> bool:
+    """Whether no device of the facts has an error of the fabric."""
+    return not any(
+        FABRIC in error for one in box.facts.accelerators for error in one.health.errors
+    )
+
+
 RULES: Final = (
-    TextRule(
-        "VA1103",
-        ("version mismatch", "driver combination", "api mismatch"),
-        r"(?i)NVML: Driver/library version mismatch|driver/library version mismatch"
-        r"|unsupported display driver / cuda driver combination"
-        r"|API mismatch: the (?:client|NVIDIA kernel module)"
-        r"|(?:Error |error )803\b.{0,40}unsupported display driver",
-        "the NVIDIA kernel module that is loaded is older than the libraries: they were upgraded "
-        "under it",
-        "reboot, or stop every GPU program and reload the nvidia modules; compare "
-        "/proc/driver/nvidia/version with the libraries' version; in a container take old "
-        "libcuda files out of the image",
-    ),
     TextRule(
         "VA1104",
         ("forward compatibility was",),
@@ -141,10 +136,11 @@ RULES: Final = (
         "VA1808",
         ("fabric manager", "fabricmanager", "in progress"),
         r"(?i)fabric ?manager[^\n]*(?:don't match|do not match|version mismatch|failed to start|"
-        r"is not running)|^\s*State\s*:\s*In Progress\s*$",
+        r"is not running)|^\s*State\s*:\s*In Progress\s*$|<state>In Progress</state>",
         "the fabric manager of these NVSwitch GPUs does not run, or is of another version",
         "install nvidia-fabricmanager of exactly the driver's version and start it",
         only=r"(?i)fabric",
+        on=_fabric_untold,
     ),
     TextRule(
         "VA1606",

@@ -1,5 +1,4 @@
-"""Pieces of NVIDIA's stack against each other: kernel module, libcuda, toolkit, "
-"Windows' driver."""
+"""Pieces of NVIDIA's stack against each other: kernel module, libcuda, toolkit, Windows."""
 
 from __future__ import annotations
 
@@ -7,12 +6,29 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.doctor.finding import Evidence, Finding, Severity
-from vllm_adapter.doctor.rule import Box, Rule, finding, quoted
+from vllm_adapter.doctor.rule import MAX_EVIDENCE, Box, Rule, finding, quoted
 from vllm_adapter.doctor.rules._cuda_driver import driver_of, is_older, runtime_of
 from vllm_adapter.driver_tables import cuda_of_driver, full_driver, minimum_driver
 from vllm_adapter.driver_versions import older, parse_version
+from vllm_adapter.host.facts import Driver
 
 _ZERO: Final = r"^\W*Driver Version:?\s*0\s*$|CUDA Version: ERR!"
+_JETSON: Final = (
+    r"(?i)\btegra\d*\b|\bL4T\b|\bJet(?:son|pack)\b|\(nvgpu\)|\bOrin\b|\bXavier\b|\bAGX\W+Thor\b"
+)
+"""Modules whose nvidia-smi never names a CUDA version: libcuda is a part of their system."""
+_MISMATCH: Final = (
+    r"(?i)NVML: Driver/library version mismatch|driver/library version mismatch"
+    r"|unsupported display driver / cuda driver combination"
+    r"|API mismatch: the (?:client|NVIDIA kernel module)"
+    r"|(?:Error |error )803\b.{0,40}unsupported display driver"
+)
+_RELOAD: Final = (
+    "reboot, or stop every GPU program and reload the nvidia modules; compare "
+    "/proc/driver/nvidia/version with the libraries' version; in a container take old "
+    "libcuda files out of the image"
+)
+_MISMATCH_WORDS: Final = ("version mismatch", "driver combination", "api mismatch")
 _UNKNOWN_CUDA: Final = r"Driver Version: \d\S*\s+CUDA Version: (?:ERR!|N/A)"
 
 
@@ -57,11 +73,10 @@ def _wsl(box: Box) -> Iterator[Finding]:
                 "VA1106",
                 [*zero, *dx][:4],
                 "Windows gives this WSL no CUDA: its driver answers with version 0 or an error, "
-                "so "
-                "that there is no libcuda from a Windows driver, or this Windows build has none "
-                "for WSL 2",
+                "so that there is no libcuda from a Windows driver, or this Windows build has "
+                "none for WSL 2",
             )
-    elif unknown:
+    elif unknown and not box.says(_JETSON):
         yield finding(
             "VA1116",
             unknown[:2],
@@ -70,20 +85,50 @@ def _wsl(box: Box) -> Iterator[Finding]:
         )
 
 
+def _releases(box: Box) -> tuple[Driver, Driver] | None:
+    """(kernel module, libraries) where the text has both, of one machine, and they differ."""
+    if box.wsl or box.facts.driver("windows"):
+        return None
+    library = box.facts.driver("nvml")
+    for kernel in box.facts.drivers:
+        if library is None or kernel.component != "nvidia":
+            continue
+        if "/proc" not in kernel.source and "kernel" not in kernel.source:
+            continue
+        mine, theirs = parse_version(kernel.version), parse_version(library.version)
+        if mine and theirs and mine[:2] != theirs[:2]:
+            return kernel, library
+    return None
+
+
 def _two_releases(box: Box) -> Iterator[Finding]:
-    """The kernel's own word against the library's."""
-    kernel, library = box.facts.driver("nvidia"), box.facts.driver("nvml")
-    if kernel is None or library is None or box.wsl or box.facts.driver("windows"):
-        return
-    if "/proc" not in kernel.source and "kernel" not in kernel.source:
-        return
-    mine, theirs = parse_version(kernel.version), parse_version(library.version)
-    if mine and theirs and mine[:2] != theirs[:2]:
+    """The kernel's own word against the library's: one finding, and which is older if told."""
+    said = [quoted(line) for line, _ in box.told(_MISMATCH, _MISMATCH_WORDS)]
+    both = _releases(box)
+    if both is not None:
+        kernel, library = both
+        which = (
+            "they were upgraded under it"
+            if is_older(kernel.version, library.version)
+            else "the libraries are the older ones, left over or of a container's image"
+        )
         yield finding(
             "VA1103",
-            [Evidence(f"{one.component} {one.version}", one.source) for one in (kernel, library)],
+            [
+                *(Evidence(f"{one.component} {one.version}", one.source) for one in both),
+                *said[: MAX_EVIDENCE - len(both)],
+            ],
             f"the NVIDIA kernel module is {kernel.version}, and its libraries are "
-            f"{library.version}: they were upgraded under it",
+            f"{library.version}: {which}",
+            _RELOAD,
+        )
+    elif said:
+        yield finding(
+            "VA1103",
+            said[:MAX_EVIDENCE],
+            "the loaded NVIDIA kernel module and the libraries are of two releases; the usual "
+            "reason is an upgrade of the libraries while the module stays loaded",
+            _RELOAD,
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.doctor.finding import Evidence, Finding, Severity
-from vllm_adapter.doctor.rule import Box, Rule, finding
+from vllm_adapter.doctor.rule import MAX_EVIDENCE, Box, Rule, finding
 from vllm_adapter.host.device_facts import DeviceProcess, Health
 from vllm_adapter.host.facts import Accelerator
 
@@ -16,12 +16,16 @@ LOST: Final = (
     r"device"
 )
 MEMORY: Final = r"(?i)uncorrectable|\bXid (?:48|63|64|92|94|95|140)\b|failed memory row|\bDBE\b"
+FABRIC: Final = "of its NVLink fabric"
 _UNUSABLE: Final = (
     r"(?i)not usable|failed to initiali[sz]e|init(?:iali[sz]ation)? failed|RmInitAdapter|"
     r"fatal error during GPU init|probe .*failed|heartbeat|unresponsive"
 )
 _BUSY_SHARE: Final = 0.10
 """Of a device's memory, beyond what its idle siblings hold."""
+_LEAST_BYTES: Final = 1 << 30
+_LEAST_SHARE: Final = 0.05
+"""Less than one of these is what drivers, displays and monitors hold: nobody misses it."""
 _THROTTLE: Final = r"(?i)therm|power|slowdown|brake|current|prochot|ppt"
 _CAP: Final = r"(?i)(?:sw_?|software )?power[_ ]cap|\bppt\b|^socket power$"
 _HALF: Final = 0.5
@@ -69,6 +73,27 @@ def _errors(box: Box) -> Iterator[Finding]:
             )
 
 
+def _fabric(box: Box) -> Iterator[Finding]:
+    """What the tool says of the NVLink fabric, device by device."""
+    hit = [
+        (one, error)
+        for one in box.facts.accelerators
+        for error in one.health.errors
+        if FABRIC in error
+    ]
+    if hit:
+        names = ", ".join(dict.fromkeys(_name(one) for one, _ in hit))
+        yield finding(
+            "VA1808",
+            [Evidence(error, f"{one.source}, {_name(one)}") for one, error in hit[:MAX_EVIDENCE]],
+            f"{names}: its part of the NVLink fabric is not healthy, or not whole",
+            "look at the log of nvidia-fabricmanager and at `nvidia-smi nvlink -s`; reset the "
+            "GPUs and switches together or reboot the host; leave these devices out of a tensor "
+            "parallel group until then",
+            Severity.WARNING,
+        )
+
+
 def _status(box: Box) -> Iterator[Finding]:
     bad = [
         one for one in box.facts.accelerators if (one.health.status or "ok").lower() in _UNHEALTHY
@@ -112,15 +137,24 @@ def _held(box: Box) -> Iterator[Finding]:
             and one.memory_total_bytes
             and one.memory_used_bytes is not None
         ]
-        idle = min((one.memory_used_bytes or 0 for one in devices), default=0)
+        idle = min((one.memory_used_bytes or 0 for one in devices if not _mig(one)), default=0)
+        said: set[int] = set()
         for one in devices:
-            total, used = one.memory_total_bytes or 1, one.memory_used_bytes or 0
+            total = one.memory_total_bytes or 1
             processes = [p for p in one.processes if (p.memory_bytes or 0) > total * _BUSY_SHARE]
-            above = used - idle if len(devices) > 1 else 0
+            theirs = sum(p.memory_bytes or 0 for p in processes)
+            used = max(one.memory_used_bytes or 0, theirs)
+            above = used - idle if len(devices) > 1 and not _mig(one) else 0
+            if used < max(_LEAST_BYTES, total * _LEAST_SHARE):
+                continue
             if not processes and (above <= total * _BUSY_SHARE or _all_busy(devices, idle)):
                 continue
             if not box.live and _at_work(devices, processes, idle):
                 continue
+            if _mig(one):
+                if one.index in said:
+                    continue  # its parent or another instance was named
+                said.add(one.index)
             by = ", ".join(f"{p.name or 'a process'} (pid {p.pid})" for p in processes)
             yield finding(
                 "VA1703",
@@ -135,6 +169,11 @@ def _held(box: Box) -> Iterator[Finding]:
                 "gone before a model is loaded",
                 severity=Severity.WARNING if box.live or len(devices) > 1 else Severity.NOTE,
             )
+
+
+def _mig(one: Accelerator) -> bool:
+    """Whether it is an instance of MIG, or a GPU that is cut into them."""
+    return one.vendor == "cuda" and one.partition is not None
 
 
 def _at_work(devices: list[Accelerator], processes: list[DeviceProcess], idle: int) -> bool:
@@ -165,6 +204,7 @@ def _all_busy(devices: list[Accelerator], idle: int) -> bool:
 RULES: Final = (
     Rule("VA1704", _errors),
     Rule("VA1704", _status),
+    Rule("VA1808", _fabric),
     Rule("VA1702", _throttled),
     Rule("VA1703", _held),
 )

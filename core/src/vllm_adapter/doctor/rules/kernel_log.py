@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.doctor.finding import Evidence, Finding, Severity
-from vllm_adapter.doctor.rule import Box, Rule, finding, quoted
+from vllm_adapter.doctor.rule import MAX_EVIDENCE, Box, Rule, finding, quoted
 from vllm_adapter.doctor.rules.health import LOST, MEMORY
 from vllm_adapter.doctor.text_rule import TextRule
 from vllm_adapter.host.facts import Accelerator
@@ -64,6 +64,10 @@ _LOST_KINDS: Final = (
     ("VA1701", LOST, "the kernel driver lost it", "", Severity.ERROR),
     ("VA1707", MEMORY, "its memory has uncorrectable errors", "", Severity.ERROR),
 )
+_READINGS: Final = r"^\s*\|\s*(?:(?:ERR!|N/A|\d+ ?%)\s+(?:ERR!|N/A|\d+ ?C)\s)[^\n]*"
+"""The line of nvidia-smi's table with fan, temperature, state, power, memory and load."""
+_ERR_CELLS: Final = r"ERR!(?:\s*/\s*ERR!)?"
+"""One reading: usage and limit of the power are read together."""
 _LINE: Final = (
     r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<xid>\d+),? ?(?P<what>.*)"
     r"|(?:amdgpu|xe|i915) (?P<place>[0-9a-f]{4}:[0-9a-f:.]+): (?P<other>\S.*)"
@@ -111,9 +115,43 @@ def _unnamed(box: Box) -> bool:
     return not any(one.health.errors for one in box.facts.accelerators)
 
 
+def _none_listed(box: Box) -> bool:
+    """Whether no other run of the tool, or program, shows a GPU."""
+    return not any(
+        one.vendor == "cuda" and one.source.startswith(("nvidia-smi", "torch"))
+        for one in box.facts.accelerators
+    )
+
+
+def _unread(box: Box) -> Iterator[Finding]:
+    """Readings that nvidia-smi's table has as ERR!: a single one is a sensor, several a fault."""
+    if not box.searched.has(("err!",)):
+        return
+    rows = [line for line, _ in box.told(_READINGS, ("err!",))]
+    sensors = [line for line in rows if len(re.findall(_ERR_CELLS, line.text)) == 1]
+    faults = [line for line in rows if len(re.findall(_ERR_CELLS, line.text)) > 1]
+    if faults:
+        yield finding(
+            "VA1704",
+            [quoted(line) for line in faults[:MAX_EVIDENCE]],
+            "nvidia-smi cannot read several values of this GPU: its firmware does not answer well",
+            "power-cycle the host; if it stays, `nvidia-smi -q` and the kernel's log (Xid), then "
+            "have the card checked",
+            Severity.WARNING,
+        )
+    if sensors:
+        yield finding(
+            "VA1714",
+            [quoted(line) for line in sensors[:MAX_EVIDENCE]],
+            "nvidia-smi cannot read one value of this GPU (ERR!), and reads the others",
+            severity=Severity.NOTE,
+        )
+
+
 RULES: Final = (
     Rule("VA1709", _logged),
     Rule("VA1709", _quoted_line),
+    Rule("VA1714", _unread),
     TextRule(
         "VA1701",
         ("determine the device handle",),
@@ -133,6 +171,7 @@ RULES: Final = (
         "`lspci -k -d 10de:` shows the card and its driver, `dmesg | grep NVRM` the reason; "
         "Blackwell needs the open kernel modules; power-cycle the host",
         unless=(r"HL-SMI|hl-smi|xpu-smi",),
+        on=_none_listed,
     ),
     TextRule(
         "VA1704",
@@ -169,13 +208,24 @@ RULES: Final = (
         "raise its 64-bit MMIO size; boot with pci=realloc",
     ),
     TextRule(
-        "VA1704",
-        ("err!",),
-        r"^\s*\|\s*(?:ERR!|N/A|\d+%)\s+(?:ERR!|N/A|\d+C)\s[^\n]*ERR![^\n]*",
-        "nvidia-smi cannot read this GPU's power or fan: its firmware does not answer well",
-        "power-cycle the host; if it stays, `nvidia-smi -q` and the kernel's log (Xid), then have "
-        "the card checked",
-        Severity.WARNING,
+        "VA1709",
+        ("gsp", "rpcrecvpoll"),
+        r"NVRM: (?!Xid)[^\n]*(?:\bRPC\b[^\n]*\bGSP\b|rpcRecvPoll\b|\bGSP\b)[^\n]*?"
+        r"(?i:time[ds]? ?-?out|not respond|heartbeat|is (?:hung|stuck|unresponsive))"
+        r"|NVRM: (?!Xid)[^\n]*(?i:time[ds]? ?-?out)[^\n]*(?:\bGSP\b|for fn \d+)",
+        "the GPU's firmware (GSP) stopped answering the driver",
+        f"{_RESET}; upgrade the driver where it comes back",
+        unless=(
+            r"\bXid\b[^\n]*: (?:119|120)\b",
+            r"RmInitAdapter failed|GPU initialization failed",
+        ),
+    ),
+    TextRule(
+        "VA1707",
+        ("unrepairable",),
+        r"(?i)\bunrepairable[ _]memory\W{1,40}Yes\b",
+        "the driver says that the device's memory has errors beyond repair",
+        "take the device out of use and have it replaced",
     ),
     TextRule(
         "VA1707",

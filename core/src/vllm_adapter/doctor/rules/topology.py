@@ -159,13 +159,32 @@ def _one_affinity(box: Box) -> Iterator[Finding]:
     (node,) = nodes if len(nodes) == 1 else (None,)
     hosts = len(box.facts.numa)
     if len(topology.devices) >= 4 and node is not None and (node > 0 if hosts == 0 else hosts > 1):
+        hidden = box.container or _narrowed(box) or (hosts == 0 and _upper_half(box))
         yield finding(
             "VA1807",
             [Evidence(f"all {len(topology.devices)} devices on node {node}", _sources(box))],
             f"every device names NUMA node {node}, on a host of several: a container's CPU set "
             "looks the same as all devices on one socket",
-            severity=Severity.WARNING,
+            severity=Severity.WARNING if hidden else Severity.NOTE,
         )
+
+
+def _narrowed(box: Box) -> bool:
+    """Whether this process may use only a part of the CPUs that the host is known to have."""
+    may, there = set(box.facts.cpuset.cpus), {cpu for one in box.facts.numa for cpu in one.cpus}
+    return bool(may) and may < there
+
+
+def _upper_half(box: Box) -> bool:
+    """Whether all devices name the same CPUs, in one run that starts at its own length (20-39).
+
+    Sockets with two threads a core have two runs: what is left of one is a CPU set's work.
+    """
+    told = {one.cpus for one in box.facts.accelerators if one.cpus and not one.cpus_truncated}
+    if len(told) != 1:
+        return False
+    (cpus,) = told
+    return cpus == tuple(range(len(cpus), 2 * len(cpus)))
 
 
 def _peer_access(box: Box) -> Iterator[Finding]:
