@@ -159,6 +159,7 @@ SAMPLES = (
     "The log of a rank will look like this:\n{}\n",
     ".. code-block:: console\n\n   {}\n\nNext.\n",
     '??? console "Logs"\n    {}\n',
+    "If the port has no link, the sample result is:\n\n{}\n",
 )
 
 
@@ -180,6 +181,8 @@ def test_what_follows_the_sample_did_happen(sample):
         "### Output\n\n{}\n",
         "Error message:\n{}\n",
         "Actual output:\n{}\n",
+        "I start two nodes and it hangs.\n\nExample output:\n\n{}\n",
+        "### Your current environment\n\nPyTorch version: 2.9.0\n\nSample log:\n```\n{}\n```\n",
     ],
 )
 def test_what_somebody_shows_of_their_own_machine_happened(said):
@@ -206,3 +209,9 @@ def test_a_device_that_an_error_names_is_counted_once(listed, named, count):
     both = LISTED.format(listed) + "\n" + NAMED.format(named)
     assert len(counted(parse_report(both))) == count
     assert len(counted(parse_report(NAMED.format(named)))) == 1
+
+
+def test_a_device_that_lspci_lists_is_not_counted_again():
+    bus = "01:00.0 3D controller: NVIDIA Corporation TU104GL [Tesla T4] (rev a1)\n"
+    (one,) = counted(parse_report("$ lspci\n" + bus + "\n" + NAMED.format("Tesla T4")))
+    assert one.bdf == "0000:01:00.0"

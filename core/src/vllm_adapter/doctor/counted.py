@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from vllm_adapter.host.facts import Accelerator, HostFacts
 
-_SHORT = 8
+_SHORT: Final = 8
 """Characters of a name that an old table cut short ("GeForce RTX 208...")."""
 
 
@@ -31,6 +33,8 @@ def _fits(named: Accelerator, known: Accelerator) -> bool:
     if not (named.name and known.name):
         return True
     mine, other = _plain(named.name), _plain(known.name)
+    if other.endswith(f"[{mine}]"):  # a chip and its product, as lspci has them
+        return True
     return mine == other or (len(other) >= _SHORT and mine.startswith(other))
 
 
