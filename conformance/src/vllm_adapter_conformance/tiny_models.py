@@ -127,7 +127,7 @@ def logits(model: Any, given: dict[str, torch.Tensor], more: torch.Tensor) -> to
     device = model.device
     ids, mask = given["input_ids"].to(device), given["attention_mask"].to(device)
     out = model(ids, attention_mask=mask, position_ids=_positions(mask), use_cache=True)
-    found = [out.logits[mask.bool()].cpu()]
+    found = [out.logits.cpu()[mask.cpu().bool()]]
     for token in torch.split(more.to(device), 1, dim=1):
         mask = torch.cat((mask, torch.ones_like(token)), 1)
         out = model(
@@ -146,7 +146,7 @@ def hidden_states(model: Any, given: dict[str, torch.Tensor]) -> torch.Tensor:
     """Hidden states [N, hidden] of all real tokens."""
     there = {name: tensor.to(model.device) for name, tensor in given.items()}
     found: torch.Tensor = model(**there).last_hidden_state
-    return found[there["attention_mask"].bool()].cpu()
+    return found.cpu()[there["attention_mask"].cpu().bool()]
 
 
 def share(ours: torch.Tensor, reference: torch.Tensor, truth: torch.Tensor) -> float:
