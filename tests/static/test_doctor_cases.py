@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from vllm_adapter.cli.main import main
 from vllm_adapter.codes import CODES
 from vllm_adapter.doctor.diagnose import all_rules, diagnose
 from vllm_adapter.doctor.finding import Severity
@@ -44,6 +45,23 @@ def test_every_finding_is_whole(name):
                 number = int(evidence.source.removeprefix("line "))
                 line = next(x for x in box.facts.report if x.number == number)
                 assert evidence.text == line.text.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "recognised"),
+    [
+        ("hello\n", False),
+        ("{\n", False),
+        ("NVIDIA-SMI 550.54.15  Driver Version: 550.54.15\n", True),
+    ],
+)
+def test_a_text_in_which_nothing_is_known_proves_nothing(text, recognised, tmp_path, capsys):
+    file = tmp_path / "report.txt"
+    file.write_text(text)
+    assert main(["doctor", "--report", str(file)]) == 0
+    assert ("proves nothing" in capsys.readouterr().out) is not recognised
+    assert main(["doctor", "--json", "--report", str(file)]) == 0
+    assert json.loads(capsys.readouterr().out)["recognised"] is recognised
 
 
 def test_every_report_has_an_answer():

@@ -61,7 +61,19 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(_box_line(facts, live=args.report is None))
         print_findings(findings)
+        if not _recognised(facts, findings):
+            print("no tool's output and no error was recognised in it, which proves nothing")
     return 1 if wrong else 0
+
+
+def _recognised(facts: HostFacts, findings: Sequence[Finding]) -> bool:
+    """Whether anything of a report was understood."""
+    from dataclasses import replace
+
+    from vllm_adapter.host.facts import HostFacts
+
+    told = replace(facts, report=(), unknown=())
+    return bool(findings) or told != HostFacts()
 
 
 def _of_adapters(facts: HostFacts) -> Sequence[Finding]:
@@ -83,6 +95,7 @@ def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:
     notes = [one for one in findings if one.severity is Severity.NOTE]
     return {
         "lines": len(facts.report),
+        "recognised": _recognised(facts, findings),
         "devices": [
             {"vendor": one.vendor, "index": one.index, "name": one.name, "source": one.source}
             for one in counted(facts)
