@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -110,6 +113,30 @@ def test_a_leak_is_seen_while_another_part_of_the_process_gives_memory_back(targ
     rule = "L1.memory.returned"
     assert set(failing(target, "keeps_memory", monkeypatch, only=rule)) == {rule}
     assert not ballast
+
+
+HOLDS_FREE_MEMORY = """
+import ctypes
+from vllm_adapter_conformance.memory import held_by_process
+
+libc = ctypes.CDLL(None)
+libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: large pieces come from the heap, too
+libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: and stay there when they are freed
+pieces = [bytearray(b"1" * (64 << 20)) for _ in range(6)]
+last = bytearray(1 << 20)
+del pieces
+before = held_by_process()
+leak = [bytearray(b"2" * (64 << 20)) for _ in range(3)]
+print((held_by_process() - before) >> 20)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="no glibc")
+def test_a_leak_is_seen_where_the_allocator_holds_much_free_memory():
+    done = subprocess.run(
+        [sys.executable, "-c", HOLDS_FREE_MEMORY], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) in range(180, 260)
 
 
 def test_every_rule_sees_some_fault(target):

@@ -259,9 +259,8 @@ def check_leak(bench: Bench, case: Case) -> Observation:
 def check_returned(bench: Bench, case: Case) -> Observation:
     """Fills and frees one piece in each of six rounds; a leak grows by that much in each.
 
-    The piece is larger than what an allocator of the host serves from memory that was freed
-    before (glibc: 32 MiB), where a leak would not show. The middle of the rounds' growths is
-    judged: others use the device, and this process, too, and may give back a lot in one round.
+    The middle of the rounds' growths is judged: others use the device, and this process, too,
+    and may give back a lot in one round.
     """
     data = bytes([1]) * PIECE
 
