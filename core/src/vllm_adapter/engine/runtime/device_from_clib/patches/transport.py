@@ -1,12 +1,14 @@
 """Tensors of the device go through queues and pipes by value: processes share no device memory.
 
-The process that receives one gets the device, too.
+The process that receives one gets the device, too, and the one that sent it may end: the bytes are
+in the message. A host tensor would be shared memory, whose name only a living sender can give.
 
 # upstream: pytorch@2.13 torch/multiprocessing/reductions.py:221 would share the storage
 """
 
 from __future__ import annotations
 
+import io
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import ModuleType
@@ -26,17 +28,18 @@ def apply(backend: Backend, module: ModuleType) -> None:
     def reduce(tensor: torch.Tensor) -> Any:
         if tensor.device.type != backend.name:
             return torchs(tensor)
-        host = tensor.detach().cpu()
+        host = io.BytesIO()
+        torch.save(tensor.detach().cpu(), host)
         where = (backend.name, str(backend.library.path), tensor.get_device())
         is_parameter = isinstance(tensor, torch.nn.Parameter)
-        return rebuild, (*where, host, is_parameter, tensor.requires_grad)
+        return rebuild, (*where, host.getvalue(), is_parameter, tensor.requires_grad)
 
     for kind in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(kind, reduce)
 
 
 def rebuild(
-    name: str, path: str, index: int, host: torch.Tensor, is_parameter: bool, grad: bool
+    name: str, path: str, index: int, host: bytes, is_parameter: bool, grad: bool
 ) -> torch.Tensor:
     """The tensor in the process that receives it, on the device of the same index."""
     from vllm_adapter.clib.library import Library
@@ -44,7 +47,7 @@ def rebuild(
 
     if enabled() is None:
         enable(name, Library(Path(path)))
-    made = host.to(f"{name}:{index}")
+    made: torch.Tensor = torch.load(io.BytesIO(host), weights_only=True).to(f"{name}:{index}")
     if is_parameter:
         return torch.nn.Parameter(made, requires_grad=grad)
     return made.requires_grad_(grad)
