@@ -58,7 +58,7 @@ def tensor_groups(topology: Topology, labels: Sequence[str]) -> list[tuple[str, 
         return LinkKind.SWITCH <= pair.link.kind <= LinkKind.NODE
 
     inner = [pair for pair in topology.pairs if pair.first in rest and pair.second in rest]
-    return groups + components(rest, inner, near)
+    return groups + components(rest, filter(near, inner))
 
 
 def _sizes(topology: Topology, labels: Sequence[str]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from vllm_adapter.host.link_kind import LinkKind
@@ -14,9 +14,7 @@ _MESH_SEARCH = 12
 """The largest domain that is split into meshes: the search grows beyond all bounds."""
 
 
-def components(
-    labels: Sequence[str], pairs: Sequence[Pair], joined: Callable[[Pair], bool]
-) -> list[tuple[str, ...]]:
+def components(labels: Sequence[str], joined: Iterable[Pair]) -> list[tuple[str, ...]]:
     """The connected components, a partition of the labels, each in the labels' order."""
     root = {label: label for label in labels}
 
@@ -25,9 +23,8 @@ def components(
             label = root[label]
         return label
 
-    for pair in pairs:
-        if joined(pair):
-            root[find(pair.second)] = find(pair.first)
+    for pair in joined:
+        root[find(pair.second)] = find(pair.first)
     groups: dict[str, list[str]] = {}
     for label in labels:
         groups.setdefault(find(label), []).append(label)
@@ -36,7 +33,7 @@ def components(
 
 def domains(labels: Sequence[str], pairs: Sequence[Pair]) -> tuple[Domain, ...]:
     """Every set of two or more devices that die or fabric links join."""
-    groups = components(labels, pairs, lambda pair: pair.link.kind.fast)
+    groups = components(labels, (pair for pair in pairs if pair.link.kind.fast))
     return tuple(_domain(group, pairs) for group in groups if len(group) > 1)
 
 
@@ -111,11 +108,8 @@ def islands(devices: Sequence[TopoDevice], pairs: Sequence[Pair]) -> tuple[Islan
     labels = [device.label for device in devices]
     found: dict[tuple[str, ...], Island] = {}
     for level in _PCIE:
-        groups = components(
-            labels,
-            pairs,
-            lambda pair, level=level: LinkKind.SWITCH <= pair.link.kind <= level,  # type: ignore[misc]
-        )
+        near = (pair for pair in pairs if LinkKind.SWITCH <= pair.link.kind <= level)
+        groups = components(labels, near)
         for group in groups:
             if len(group) > 1:
                 found.setdefault(group, Island(level.word, group))
