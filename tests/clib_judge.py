@@ -119,9 +119,9 @@ def in_fork(library: str, rules: Sequence[str]) -> Verdict:
 def main() -> None:
     """Judges the jobs of standard input."""
     import torch  # noqa: F401 # once, for all children
-    import transformers.models.llama.modeling_llama  # noqa: F401
+    import transformers.models.llama.modeling_llama  # noqa: F401 # as above
 
-    import vllm_adapter.engine.device  # noqa: F401
+    import vllm_adapter.engine.device  # noqa: F401 # as above
     from vllm_adapter_conformance.suite import registered
 
     registered()

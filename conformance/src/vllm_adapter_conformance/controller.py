@@ -131,6 +131,7 @@ class Controller:
         events = [e for e in self._reader.events if e.get("item") is not None]
         last = events[-1] if events else {"event": "", "item": ""}
         if last["event"] == "leave" or (last["event"] == "hang" and last["item"] != crashitem):
+            # pytest types three outcomes; a plug-in may have more
             report.outcome = "requeued"  # type: ignore[assignment]
             sched.mark_test_pending(crashitem)
         else:
@@ -138,6 +139,7 @@ class Controller:
             self._journal.write("end", **result.to_json())
             report.when = "call"
             if result.outcome != FAIL:
+                # as above
                 report.outcome = result.outcome  # type: ignore[assignment]
             report.longrepr = result.message or ""
         # What the dead worker still had goes to the end; a rule must come after what it needs.

@@ -51,6 +51,7 @@ class RuleItem(pytest.Item):
         if result.outcome != "pass":
             raise Ended(result)
 
+    # Ours is text alone, where pytest's may be a table of its own.
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> str:  # type: ignore[override]
         if not isinstance(excinfo.value, Ended):
             return str(excinfo.getrepr(style="short"))
@@ -150,10 +151,12 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Col
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    # pluggy sends the report into the generator, which its types do not say
     report: pytest.TestReport = yield  # type: ignore[assignment]
     if call.excinfo is not None and isinstance(call.excinfo.value, Ended):
         outcome = call.excinfo.value.result.outcome
         if outcome in WORDS:
+            # pytest types three outcomes; a plug-in may have more
             report.outcome = outcome  # type: ignore[assignment]
     return report  # type: ignore[return-value]
 

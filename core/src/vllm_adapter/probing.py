@@ -287,6 +287,7 @@ def _torch_count(record: AdapterRecord, kind: str, module: str | None, evidence:
                 f'python -c "import torch; print(torch.{kind}.device_count())"',
             ) from error
     if not count:
+        # a caught warning's message is typed as text, and is a Warning
         why = f": {one_line(said[-1].message)}" if said else ""  # type: ignore[arg-type]
         raise _Refused(
             Status.ABSENT,

@@ -56,6 +56,7 @@ def _joined(one: Any, other: Any) -> Any:
             field.name: _joined(getattr(one, field.name), getattr(other, field.name))
             for field in fields(one)
         }
+        # mypy knows no "any dataclass"
         return replace(one, **changes)  # type: ignore[type-var]
     return one
 

@@ -25,7 +25,7 @@ def replace(registry: ModuleType, kind: str, base: type, ours: type) -> None:
     getattr(registry, kind).register_oot(name=base.__name__)(ours)
     # upstream: vllm@0.32 custom_op.py:352 overwrites it, and +silu_and_mul would no longer match
     if named is not None:
-        ours.name = named  # type: ignore[attr-defined]
+        ours.name = named  # type: ignore[attr-defined] # vLLM's, which is not typed
 
 
 def subclass(base: type, members: dict[str, Any]) -> Any:
