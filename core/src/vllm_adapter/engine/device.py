@@ -12,6 +12,7 @@ from vllm_adapter.adapter import Adapter
 from vllm_adapter.capability import Capability
 from vllm_adapter.clib_check import open_library
 from vllm_adapter.engine.ops.clib import serve
+from vllm_adapter.engine.ops.library import refuse_foreign
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.runtime import FrameworkRuntime, RuntimeAdapter
 from vllm_adapter.engine.runtime.clib import ClibRuntime
@@ -38,7 +39,8 @@ def open_device(name: str, index: int = 0, settings: Settings | None = None) -> 
     """Probes an installed adapter, opens its device `index` and puts its operators in use.
 
     Raises:
-        AdapterError: not installed, broken, absent, or its runtime cannot be opened.
+        AdapterError: not installed, broken, absent, its runtime cannot be opened, or somebody
+            registered kernels for our operators past us.
         LibraryError: its C library, or that of VA_LIBRARY, cannot be used.
         NoSuchDevice: it has no device of that index.
         CapabilityError: its descriptor cannot be used.
@@ -66,6 +68,7 @@ def open_record(record: AdapterRecord, index: int, settings: Settings) -> OpenDe
         found.torch,
         extra=adapter.call("implementations") or (),
     )
+    refuse_foreign()
     return OpenDevice(adapter, found, capability, runtime, torch.device(found.torch))
 
 

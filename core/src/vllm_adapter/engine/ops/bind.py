@@ -82,7 +82,7 @@ def bind(case: OpCase, settings: Settings | None = None, owner: object = None) -
     Raises:
         UnsupportedCase: nothing accepts the case under the policy.
         SettingError: VA_OPS names something that there is not.
-        AdapterError: a winner cannot be imported.
+        AdapterError: a winner cannot be imported, or somebody registered kernels past us.
     """
     settings = settings or Settings.from_environ()
     key = (case, settings.fallback, tuple(settings.ops.items()), PROVIDERS.generation)
@@ -134,10 +134,12 @@ def _bind(case: OpCase, settings: Settings, owner: object) -> Binding:
     kernels = {winner: _kernel(spec, winner) for winner in winners}
     plans = {winner: plan for winner in winners if (plan := _plan_of(spec, winner))}
     prepare = winners[0].entry.prepare_weights
+    run = _runnable(spec, case, winners, kernels)
+    library.refuse_foreign()
     return Binding(
         case=case,
         verdicts=verdicts,
-        run=_runnable(spec, case, winners, kernels),
+        run=run,
         handle=new_handle(owner) if spec.operator.planned else 0,
         picks=picks,
         _plans=plans,
@@ -284,7 +286,9 @@ def _declare_default(spec: OpSpec) -> None:
         key = spec.key_of(*args)
         kernel = table.get(key)
         if kernel is None:
-            kernel = table[key] = _kernel(spec, winner(*args))
+            kernel = _kernel(spec, winner(*args))
+            library.refuse_foreign()
+            table[key] = kernel
         return kernel(*args)
 
     def fake(*args: Any) -> Any:

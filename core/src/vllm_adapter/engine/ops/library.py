@@ -2,16 +2,20 @@
 
 All overloads of an operator have one argument string. torch resolves a packet call to the
 first overload that fits, in silence, hence the default is defined first, when this is imported;
-and it aborts at exit where schemas of one operator differ.
+and it aborts at exit where schemas of one operator differ. Where the package is imported a second
+time in one process, what torch has is used again, and runs the newest import's functions.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 import torch
 from torch.library import Library, register_fake
 
+from vllm_adapter.engine.kept import kept, stand_in
+from vllm_adapter.engine.ops import registrations
 from vllm_adapter.engine.ops.spec import Fn, OpSpec
 from vllm_adapter.errors import AdapterError
 from vllm_adapter.manifest import check_name
@@ -21,16 +25,24 @@ OURS: Final = ("core", "selected")
 """Overload names that no adapter may have."""
 ANY_DEVICE: Final = "CompositeExplicitAutograd"
 
-_LIBRARY: Final[Any] = Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call] # torch's
+
+def _make() -> tuple[Any, str]:
+    made = Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call] # torch's
+    return made, sys._getframe().f_code.co_filename
+
+
+_LIBRARY, _FILE = kept("library", _make)
+"""The library, and where it was made: torch writes that beside each of its registrations."""
+_schemas: Final[dict[str, str]] = kept("schemas", dict)
+"""What we defined with torch, by qualified name."""
 _registered: Final[dict[tuple[str, str], str]] = {}
 """What each (overload, dispatch key) runs, as a dotted path."""
 
 
 def define_default(spec: OpSpec, kernel: Fn, fake: Fn) -> None:
     """Defines and implements `<op>.default`. Call it before any other overload of the operator."""
-    _LIBRARY.define(spec.name + spec.schema)
-    _LIBRARY.impl(spec.name, kernel, ANY_DEVICE)
-    register_fake(f"{NAMESPACE}::{spec.name}", fake, lib=_LIBRARY)
+    _define(spec.name, spec, fake)
+    _implement(spec.name, ANY_DEVICE, kernel)
 
 
 def overload(spec: OpSpec, name: str, kernel: Fn, dispatch_key: str, identity: str) -> Any:
@@ -50,22 +62,75 @@ def overload(spec: OpSpec, name: str, kernel: Fn, dispatch_key: str, identity: s
             f"an implementation of {spec.name} {fault}",
             hint="rename the adapter, or the entry's `variant`",
         )
-    packet = getattr(torch.ops.vllm_adapter, spec.name)
-    if name not in packet.overloads():
-        _LIBRARY.define(qualified + spec.schema)
-        register_fake(f"{NAMESPACE}::{qualified}", spec.fake, lib=_LIBRARY)
     known = _registered.get((qualified, dispatch_key))
     if known is None:
-        _LIBRARY.impl(qualified, kernel, dispatch_key)
+        _define(qualified, spec, spec.fake)
+        _implement(qualified, dispatch_key, kernel)
         _registered[qualified, dispatch_key] = identity
     elif known != identity:
         raise AdapterError(
             f"{qualified} already runs {known} on {dispatch_key}, and was asked to run {identity}",
             hint='give the second entry of the descriptor a "variant" of its own',
         )
-    return getattr(packet, name)
+    return getattr(getattr(torch.ops.vllm_adapter, spec.name), name)
+
+
+def refuse_foreign() -> None:
+    """Looks whether anybody else registered something for one of our operators.
+
+    torch takes a kernel for our overload from whoever loads a library of our namespace; it would
+    run in place of the adapter's that is named.
+
+    Raises:
+        AdapterError: what was registered, and who did it.
+    """
+    registrations.refuse(registrations.foreign(_schemas, _FILE))
+
+
+def foreign() -> list[registrations.Foreign]:
+    """What others registered in our namespace, operators of their own included."""
+    names = torch._C._dispatch_get_all_op_names()
+    ours = sorted(name for name in names if name.startswith(f"{NAMESPACE}::"))
+    return registrations.foreign([name.partition("::")[2] for name in ours], _FILE)
 
 
 def dispatch_key(device_type: str) -> str:
     """torch's dispatch key of a device type: "CPU", "CUDA", "PrivateUse1", ..."""
     return str(torch._C._dispatch_key_for_device(device_type))
+
+
+def _define(qualified: str, spec: OpSpec, fake: Fn) -> None:
+    """Defines an overload once a process; its fake is the newest import's."""
+    known = _schemas.get(qualified)
+    if known is not None and known != spec.schema:
+        raise AdapterError(
+            f"another release of vllm-adapter-core was imported in this process before: it "
+            f"defined {qualified}{known}, and this one needs {spec.schema}",
+            hint="restart Python (in a notebook: its kernel), and import it once",
+        )
+    registered = stand_in((qualified, "fake"), fake)
+    if known is None:
+        try:
+            _LIBRARY.define(qualified + spec.schema)
+        except RuntimeError:
+            refuse_foreign_of(qualified)
+            raise
+        _schemas[qualified] = spec.schema
+    if registered is not None:
+        register_fake(f"{NAMESPACE}::{qualified}", registered, lib=_LIBRARY)
+
+
+def _implement(qualified: str, key: str, kernel: Fn) -> None:
+    registered = stand_in((qualified, key), kernel)
+    if registered is None:
+        return
+    try:
+        _LIBRARY.impl(qualified, registered, key)
+    except RuntimeError:  # torch refuses a second kernel of Python's for one key
+        refuse_foreign_of(qualified)
+        raise
+
+
+def refuse_foreign_of(qualified: str) -> None:
+    """As `refuse_foreign`, for one overload."""
+    registrations.refuse(registrations.foreign([qualified], _FILE))

@@ -10,6 +10,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from vllm_adapter.engine.kept import kept
 from vllm_adapter.engine.ops.spec import Fn
 
 
@@ -25,7 +26,8 @@ class Plan:
     kept: dict[object, Any] = field(default_factory=dict)
 
 
-PLANS: Final[list[Plan]] = [Plan()]
+PLANS: Final[list[Plan]] = kept("plans", lambda: [Plan()])
+"""By handle. A second import of this package goes on counting: older models keep theirs."""
 
 
 def new_handle(owner: object = None) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
+from types import ModuleType
 from typing import Final
 
 import torch
 
 from vllm_adapter.clib.library import Library
+from vllm_adapter.engine.kept import kept
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
 from vllm_adapter.engine.runtime.device_from_clib.module import device_module
 from vllm_adapter.engine.runtime.device_from_clib.patches import PATCHES
@@ -21,6 +23,8 @@ TORCHS_OWN: Final = ("cpu", "cuda", "hip", "meta", "mps", "mtia", "privateuseone
 _UNUSED: Final = "privateuseone"
 _LOCK: Final = threading.Lock()
 _enabled: Backend | None = None
+_FORMER: Final[dict[str, Backend]] = kept("device", dict)
+"""By name, the backend that torch has: of an earlier import of this package, where there was one."""
 
 
 def enabled() -> Backend | None:
@@ -51,18 +55,39 @@ def enable(name: str, library: Library, settings: Settings | None = None) -> Bac
                 f"and torch takes no second one ({name} of {library.path.name})",
                 hint="use another process for it",
             )
-        _check(name)
+        former = _FORMER.get(name)
+        if former is None:
+            _check(name)
+        elif former.library.path != library.path:
+            raise AdapterError(
+                f"this process has the device {name} of {former.library.path}, from an earlier "
+                f"import of vllm-adapter-core, and torch takes no second one ({library.path})",
+                hint="restart Python (in a notebook: its kernel)",
+            )
         settings = settings or Settings.from_environ()
         backend = Backend(name, library, settings.fallback)
         module = device_module(backend)
-        torch.utils.backend_registration._setup_privateuseone_for_python_backend(
-            name, backend_module=module
-        )
+        if former is None:
+            torch.utils.backend_registration._setup_privateuseone_for_python_backend(
+                name, backend_module=module
+            )
+        else:
+            _take_over(former, module)
         register(backend)
         for patch in PATCHES:
             patch(backend, module)
-        _enabled = backend
+        _enabled = _FORMER[name] = backend
         return backend
+
+
+def _take_over(former: Backend, module: ModuleType) -> None:
+    """Lets a second import of this package serve the device of the first.
+
+    The former's streams are not known to the new one, which could not order its work after theirs.
+    """
+    for index in range(former.library.device_count()):
+        former.synchronize(index)
+    setattr(torch, former.name, module)
 
 
 def _check(name: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from vllm_adapter.engine.kept import kept, stand_in
 from vllm_adapter.engine.runtime.device_from_clib import views
 from vllm_adapter.engine.runtime.device_from_clib.arithmetic import Arithmetic
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
@@ -21,18 +22,26 @@ from vllm_adapter.errors import DeviceError
 
 aten: Final = torch.ops.aten
 KEY: Final = "PrivateUse1"
-_KEPT: Final[list[Any]] = []
-"""Dropping a torch.library.Library takes its kernels back."""
+
+
+def _libraries() -> tuple[Any, Any]:
+    new: Any = torch.library.Library  # torch has no types for it
+    return new("aten", "IMPL"), new("_", "IMPL")
 
 
 def register(backend: Backend) -> None:
-    """Registers every kernel of the device with torch, once a process."""
+    """Registers every kernel of the device with torch; once more, it takes the former's place."""
     fallback = HostFallback(backend)
     copies = Copies(backend, fallback)
     fallback.copies = copies
-    new: Any = torch.library.Library  # torch has no types for it
-    own, others = new("aten", "IMPL"), new("_", "IMPL")
-    _KEPT.extend((own, others))
+    # Kept, for dropping a torch.library.Library takes its kernels back.
+    own, others = kept("device libraries", _libraries)
+
+    def implement(op: torch._ops.OpOverload, kernel: Kernel, key: str = KEY) -> None:
+        registered = stand_in((op, key), kernel)
+        if registered is not None:
+            own.impl(op, registered, key)
+
     tables = (
         _factories(backend),
         views.kernels(backend),
@@ -49,15 +58,18 @@ def register(backend: Backend) -> None:
     )
     for table in tables:
         for op, kernel in table.items():
-            own.impl(op, kernel, KEY)
+            implement(op, kernel)
     for part in _natives(Native(backend, copies)):
         for op, kernel in part.table.items():
-            own.impl(op, _or_on_host(op, kernel, fallback), KEY)
+            implement(op, _or_on_host(op, kernel, fallback))
+    boxed = stand_in(("fallback", KEY), fallback)
+    if boxed is None:
+        return
     # The bits of a lazy conjugate or negative are for `copy` to see: resolving them, as torch does
     # for an operator that it does not know, is a copy itself, and would come back for ever.
     for bit in ("Conjugate", "Negative"):
         own.impl(aten._copy_from.default, torch.library.fallthrough_kernel, bit)
-    others.fallback(fallback, KEY)
+    others.fallback(boxed, KEY)
     # Without it every operator inside torch.autocast(<our device>) fails.
     others.fallback(torch.library.fallthrough_kernel, f"Autocast{KEY}")
 

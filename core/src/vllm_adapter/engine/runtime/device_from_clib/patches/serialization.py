@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from vllm_adapter.engine.kept import stand_in
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
 from vllm_adapter.engine.runtime.device_from_clib.patches import storage
 
@@ -31,4 +32,7 @@ def apply(backend: Backend, module: ModuleType) -> None:
         made.copy_(host)
         return made
 
-    torch.serialization.register_package(PRIORITY, tag, restore)
+    tag_now = stand_in(("torch.save", backend.name), tag)
+    restore_now = stand_in(("torch.load", backend.name), restore)
+    if tag_now is not None and restore_now is not None:
+        torch.serialization.register_package(PRIORITY, tag_now, restore_now)
