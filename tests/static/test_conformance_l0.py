@@ -165,7 +165,24 @@ class Plugin:
         from vllm_adapter_acme.kernels import rms_norm
         return [rms_norm]
 """
+REGISTERS = """
+import torch
+from torch.library import Library, register_kernel
+
+{line}
+"""
+REGISTRATIONS = {
+    "a fragment": 'kept = Library("vllm_adapter", "FRAGMENT")',
+    "by keyword": 'kept = torch.library.Library(ns="vllm_adapter", kind="IMPL")',
+    "a kernel": 'register_kernel("vllm_adapter::rms_norm.cpu", "cpu")(print)',
+    "a new operator": 'torch.library.define("vllm_adapter::mine", "(Tensor x) -> Tensor")',
+}
+"""Lines that register something in core's namespace."""
 FAULTS = {
+    **{
+        name: (write("more.py", REGISTERS.format(line=line)), "L0.package.registrations", "more.py:5")
+        for name, line in REGISTRATIONS.items()
+    },
     "manifest key": (change("manifest/matches", []), "L0.manifest.schema", "the unknown key"),
     "manifest name": (change("manifest/name", "acne"), "L0.manifest.name", "acne"),
     "descriptor word": (change(f"{RMS}support", "yes"), "L0.descriptor.schema", "/support"),
@@ -339,6 +356,12 @@ def test_every_rule_sees_some_fault(package):
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="marks are read by core's engine")
+def test_registrations_in_a_namespace_of_its_own_are_the_adapter_s_affair(package):
+    line = 'kept = Library("acme", "FRAGMENT"); kept.define("vllm_adapter(Tensor x) -> Tensor")'
+    package.files["more.py"] = REGISTERS.format(line=line) + 'print("vllm_adapter::rms_norm")\n'
+    assert failing(package.install()) == {}
+
+
 def test_implementations_that_agree(package):
     package.files |= {"plugin.py": GIVES, "kernels.py": MARKED}
     change(f"{RMS}dtypes", ["float32"])(package)

@@ -1,0 +1,41 @@
+"""L2: with everything of the adapter loaded, core alone has registered kernels for its operators."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from vllm_adapter.errors import VllmAdapterError
+from vllm_adapter.operators import OPERATORS
+from vllm_adapter_conformance.bench import Bench
+from vllm_adapter_conformance.op_cases import base_cases, declared
+from vllm_adapter_conformance.rule import Case, Failure, Observation, once, rule
+
+
+@rule(
+    "L2.registrations",
+    summary="nobody but core has registered anything in torch's namespace vllm_adapter",
+    why="Each operator, adapter and dispatch key has one kernel, which core registers from the "
+    "descriptor. A second registration (torch.library, or TORCH_LIBRARY_IMPL in C++) runs in the "
+    "place of an adapter's or of core's kernel, for every model of the process, and no answer says "
+    "so. The message names what was registered, and who did it. Name the kernel in the descriptor "
+    "as `run`, and keep operators of your own in a namespace of your own.",
+    cases=once,
+    seconds=120.0,
+)
+def check(bench: Bench, case: Case) -> Observation:
+    """Opens the device, binds a case of each operator, and asks torch what it has."""
+    from vllm_adapter.engine.ops import library
+
+    # What is found makes opening and binding fail, too: here it is told by itself.
+    with suppress(VllmAdapterError):
+        _ = bench.opened
+    for op in OPERATORS:
+        for base in base_cases(declared(bench.target), op)[:1]:
+            with suppress(VllmAdapterError):
+                bench.bind(op, dict(base.facts))
+    found = library.foreign()
+    if found:
+        raise Failure(
+            "no registration but core's own", str(found[0]), detail="\n".join(map(str, found))
+        )
+    return Observation(note="core's alone")
