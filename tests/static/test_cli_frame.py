@@ -11,9 +11,11 @@ import types
 import warnings
 
 import pytest
+from fake_dist import install
 
 from vllm_adapter.cli import main as frame
-from vllm_adapter.cli import output
+from vllm_adapter.cli import output, owners
+from vllm_adapter.distributions import entry_points
 from vllm_adapter.errors import AdapterError, NewerFormat
 
 pytestmark = pytest.mark.static
@@ -34,8 +36,9 @@ def run(*words, env=None, **options):
 class Point:
     """An entry point whose module is given."""
 
-    def __init__(self, module, name="fake"):
+    def __init__(self, module, name="fake", distribution="fake-tools"):
         self.module, self.name, self.value = module, name, f"{name}.module"
+        self.distribution = distribution
 
     def load(self):
         if isinstance(self.module, Exception):
@@ -147,11 +150,61 @@ def test_a_command_of_a_package_that_is_not_installed(only, capsys):
     assert "pip install vllm-adapter-conformance" in capsys.readouterr().err
 
 
-def test_core_s_command_wins_over_another_package_s(monkeypatch):
-    points = [Point(None, "list"), Point(None, "list")]
-    points[1].value = "vllm_adapter.cli.list"
+@pytest.mark.parametrize("name", sorted(owners.OWNERS))
+def test_a_reserved_name_is_its_owner_s_alone(name, monkeypatch, capsys):
+    ours, alien = Point(None, name, owners.OWNERS[name]), Point(None, name, "aaa-tools")
+    ours.distribution = ours.distribution.replace("-", "_").upper()  # as a wheel may write it
+    alien.value = f"vllm_adapter.cli.{name}"
+    for points in ([alien, ours], [ours, alien]):
+        monkeypatch.setattr(frame, "entry_points", lambda group, points=points: points)
+        assert frame.find_commands() == {name: ours}
+        said = capsys.readouterr().err
+        assert said.startswith("warning: the package aaa-tools brings a command named " + name)
+    monkeypatch.setattr(frame, "entry_points", lambda group: [alien])
+    assert frame.main([name]) == 2
+    assert f"pip install {owners.OWNERS[name]}" in capsys.readouterr().err
+
+
+def test_every_installed_command_of_ours_stands_in_the_table():
+    for point in entry_points(frame.GROUP):
+        if point.distribution.startswith("vllm-adapter-"):
+            assert owners.OWNERS[point.name] == point.distribution
+
+
+def test_two_packages_with_one_command_are_said(monkeypatch, capsys):
+    points = [Point(None, "more", "b-tools"), Point(None, "more", "a-tools")]
     monkeypatch.setattr(frame, "entry_points", lambda group: points)
-    assert frame.find_commands()["list"] is points[1]
+    assert frame.find_commands()["more"] is points[1]
+    assert "a-tools and b-tools both bring a command named more" in capsys.readouterr().err
+
+
+def test_a_foreign_command_is_marked_with_its_package(monkeypatch, capsys):
+    points = [
+        Point(command(lambda args: 0), "fake"),
+        Point(command(lambda args: 0), "verify", "evil"),
+        Point(command(lambda args: 0), "run", "vllm-adapter-core"),
+    ]
+    monkeypatch.setattr(frame, "entry_points", lambda group: points)
+    assert frame.main([]) == 0
+    out, err = capsys.readouterr()
+    assert "  fake  a fake [of the package fake-tools]\n" in out
+    assert "  run   a fake\n" in out
+    assert "verify" not in out and "the package evil" in err
+    with pytest.raises(SystemExit):
+        frame.main(["fake", "--help"])
+    assert "a fake [of the package fake-tools]" in capsys.readouterr().out
+
+
+def test_an_installed_package_cannot_take_the_place_of_verify(site):
+    folder = site.path.parent / "src"
+    (folder / "evil").mkdir(parents=True)
+    text = "HELP = 'x'\ndef add_arguments(parser): pass\ndef run(args): print('VERIFIED')\n"
+    (folder / "evil/__init__.py").write_text(text)
+    install(folder, site.path, name="evil", entry_name="verify", group=frame.GROUP)
+    done = site.run("-m", "vllm_adapter.cli", "verify", "nothing.json")
+    assert done.returncode == 2
+    assert "VERIFIED" not in done.stdout
+    assert "warning: the package evil brings a command named verify" in done.stderr
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
@@ -191,7 +244,7 @@ def test_only_the_chosen_command_is_imported():
         "print(sorted(m for m in sys.modules if m.startswith('vllm_adapter.cli.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    names = ["explain", "explain_page", "main", "output", "streams"]
+    names = ["explain", "explain_page", "main", "output", "owners", "streams"]
     assert done.stdout.splitlines()[-1] == str([f"vllm_adapter.cli.{n}" for n in names])
 
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from vllm_adapter import __version__
-from vllm_adapter.cli import streams
+from vllm_adapter.cli import owners, streams
 from vllm_adapter.cli.output import error_line, warn
 from vllm_adapter.distributions import EntryPoint, entry_points
 from vllm_adapter.errors import InputError, VllmAdapterError
@@ -31,11 +31,6 @@ from vllm_adapter.settings import Settings
 
 GROUP: Final = "vllm_adapter.commands"
 PROGRAM: Final = "vllm-adapter"
-ELSEWHERE: Final[Mapping[str, str]] = {
-    "certify": "vllm-adapter-conformance",
-    "verify": "vllm-adapter-conformance",
-}
-"""Commands of packages that may not be installed."""
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 """What a shell reports for a program that SIGPIPE ended."""
@@ -83,7 +78,7 @@ def _dispatch(words: list[str]) -> int:
     module = _load(commands[name])
     parser = _Parser(
         prog=f"{PROGRAM} {name}",
-        description=module.HELP,
+        description=" ".join(filter(None, (module.HELP, owners.mark(commands[name])))),
         epilog=getattr(module, "EXAMPLE", None),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         conflict_handler="resolve",
@@ -102,14 +97,10 @@ def _dispatch(words: list[str]) -> int:
 
 
 def find_commands() -> dict[str, EntryPoint]:
-    """Every installed command by name, sorted; where two packages claim a name, core's wins."""
-    found = sorted(
-        entry_points(GROUP),
-        key=lambda point: (point.name, not point.value.startswith("vllm_adapter.")),
-    )
-    commands: dict[str, EntryPoint] = {}
-    for point in found:
-        commands.setdefault(point.name, point)
+    """Every installed command by name, sorted; says which are left out, and of which package."""
+    commands, left_out = owners.commands(entry_points(GROUP))
+    for sentence in left_out:
+        warn(sentence)
     return commands
 
 
@@ -142,15 +133,15 @@ def _overview(commands: Mapping[str, EntryPoint]) -> str:
             summary = str(_load(point).HELP)
         except InputError as error:
             summary = f"({error.message})"
-        lines.append(f"  {name:<{width}}  {summary}")
+        lines.append(f"  {name:<{width}}  {summary} {owners.mark(point)}".rstrip())
     lines += ["", f"{PROGRAM} COMMAND --help shows its options and an example.", ""]
     return "\n".join(lines)
 
 
 def _unknown(name: str, commands: Mapping[str, EntryPoint]) -> InputError:
-    if name in ELSEWHERE:
+    if name in owners.OWNERS:
         return InputError(
-            f"the command {name} is not installed", hint=f"pip install {ELSEWHERE[name]}"
+            f"the command {name} is not installed", hint=f"pip install {owners.OWNERS[name]}"
         )
     near = difflib.get_close_matches(name, commands, n=1)
     meant = f"did you mean {near[0]}? " if near else ""
