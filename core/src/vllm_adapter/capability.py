@@ -18,7 +18,7 @@ from typing import Any, Final
 from vllm_adapter.capability_check import UNIT_DTYPES, Checker, Fault, escaped
 from vllm_adapter.decision import OperatorEntry
 from vllm_adapter.errors import CapabilityError, NewerFormat
-from vllm_adapter.files import read_json, schema_version, shown
+from vllm_adapter.files import PACKAGE_BYTES, read_json, schema_version, shown
 from vllm_adapter.operators import OPERATORS
 
 SCHEMA_NAME: Final = "vllm-adapter/capability"
@@ -219,7 +219,9 @@ def load_capability(path: Path) -> Capability:
     Raises:
         CapabilityError: missing, not JSON, a newer major version, or a word we do not know.
     """
-    return parse_capability(read_json(path, "the descriptor", CapabilityError), str(path))
+    return parse_capability(
+        read_json(path, "the descriptor", CapabilityError, limit=PACKAGE_BYTES), str(path)
+    )
 
 
 def parse_capability(raw: Any, origin: str) -> Capability:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from vllm_adapter.decision import OperatorEntry, Rule
 from vllm_adapter.files import shown
-from vllm_adapter.manifest import DOTTED, NAME, check_match
+from vllm_adapter.manifest import DOTTED, TORCH_TYPE, check_match
 from vllm_adapter.operators import DTYPES, OPERATORS, PHASES, Fact
 
 SUPPORT: Final = ("full", "versioned", "not_implemented", "unsupported", "unknown")
@@ -290,7 +290,7 @@ def _text(value: Any, _: str) -> str | None:
 
 
 def _torch_type(value: Any, _: str) -> str | None:
-    return None if _matches(NAME, value) else "write the name of a torch device type, or null"
+    return None if _matches(TORCH_TYPE, value) else "write the name of a torch device type, or null"
 
 
 def _capability_id(value: Any, _: str) -> str | None:

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from vllm_adapter.capability import Capability, ComputeUnit, load_capability
+from vllm_adapter.errors import CapabilityError
 from vllm_adapter.host.facts import Accelerator, HostFacts, PciDevice
 from vllm_adapter.host.match import match
-from vllm_adapter.manifest import Manifest
+from vllm_adapter.manifest import MAX_DESCRIPTORS, Manifest
 
 _MATRIX: Final = ("float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8", "float32")
 """The dtypes whose unit count is compared with the live one, best first."""
@@ -22,9 +23,16 @@ def load_all(manifest: Manifest) -> tuple[Capability, ...]:
     """Every descriptor of an adapter, in the order in which they are tried.
 
     Raises:
-        CapabilityError: a file that cannot be read.
+        CapabilityError: a file that cannot be read, or too many of them.
     """
-    return tuple(load_capability(file) for file in manifest.capability_files())
+    files = manifest.capability_files()
+    if len(files) > MAX_DESCRIPTORS:
+        raise CapabilityError(
+            f"{manifest.path} names by {manifest.capabilities} more than {MAX_DESCRIPTORS} "
+            "descriptors",
+            hint="one descriptor is for an arch; name a folder that holds nothing else",
+        )
+    return tuple(load_capability(file) for file in files)
 
 
 def narrowed(host: HostFacts, pci: PciDevice | None, accelerator: Accelerator | None) -> HostFacts:

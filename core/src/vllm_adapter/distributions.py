@@ -8,20 +8,32 @@ in the bound) is left to `packaging`, which is imported for it alone.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
+
+from vllm_adapter.files import PACKAGE_BYTES, read_bounded
 
 _TERM: Final = re.compile(r"\s*(>=|<=|==|!=|~=|>|<)\s*(\d+(?:\.\d+)*)(\.\*)?\s*\Z", re.ASCII)
 _TORCH: Final = re.compile(r"torch\s*(?:\[[^\]]*\])?\s*(?![\w.-])", re.ASCII | re.IGNORECASE)
+MAX_POINTS: Final = 64
+"""Entry points of one group that a distribution may have; each costs a search for its package."""
+_OURS: Final = re.compile(r"vllm-adapter-(?!core|conformance|schemas|template|doctor|vendors)(.+)")
+_GONE: Final = (FileNotFoundError, NotADirectoryError)
 _RELEASE: Final = re.compile(r"v?(?:\d+!)?(\d+(?:\.\d+)*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
-    """One entry point of an installed distribution, and the distribution's headers we use."""
+    """One entry point of an installed distribution, and the distribution's headers we use.
+
+    `fault` is why it cannot be used, known already from the distribution's own files.
+    """
 
     name: str
     value: str
@@ -30,6 +42,7 @@ class EntryPoint:
     editable: bool
     requires_python: str
     requires_torch: tuple[str, ...]
+    fault: str = ""
 
     def load(self) -> Any:
         """The module that `value` names, imported."""
@@ -37,20 +50,35 @@ class EntryPoint:
 
 
 def entry_points(group: str) -> list[EntryPoint]:
-    """Every entry point of a group; of a distribution found twice, the first on the path."""
+    """Every entry point of a group; of a distribution found twice, the first on the path.
+
+    Of one whose file of entry points cannot be read, or names too many, one with a `fault`, named
+    after the distribution; only where that is called vllm-adapter-NAME, if nothing was read.
+    """
     from importlib_metadata import distributions
 
     found: list[EntryPoint] = []
     seen: set[str] = set()
     for distribution in distributions():
-        points = list(section(_text(distribution, "entry_points.txt"), group))
-        if not points:
+        fault = ""
+        try:
+            points = list(section(read_text(distribution, "entry_points.txt"), group))
+        except OSError as error:
+            points, fault = [], f"its entry_points.txt cannot be read: {error.strerror}"
+            if not _OURS.match(_folder_name(distribution)):
+                continue
+        if not points and not fault:
             continue
-        headers = _headers(_text(distribution, "METADATA") or _text(distribution, "PKG-INFO"))
-        name = headers.get("name", ["unknown"])[0]
+        headers = read_headers(distribution)
+        name = headers.get("name", [""])[0] or _folder_name(distribution)
         if name in seen:
             continue
         seen.add(name)
+        if len(points) > MAX_POINTS:
+            fault = f"its entry_points.txt has {len(points)} in [{group}], above {MAX_POINTS}"
+        if fault:
+            ours = _OURS.match(name.lower())
+            points = [((ours[1] if ours else name).replace("-", "_"), "")]
         found += [
             EntryPoint(
                 point,
@@ -60,6 +88,7 @@ def entry_points(group: str) -> list[EntryPoint]:
                 editable=_editable(distribution),
                 requires_python=headers.get("requires-python", [""])[0],
                 requires_torch=tuple(_torch_bounds(headers.get("requires-dist", []))),
+                fault=fault,
             )
             for point, value in points
         ]
@@ -74,6 +103,13 @@ def satisfies(version: str, specifier: str) -> bool:
     text = specifier.strip().removeprefix("(").removesuffix(")")
     if not text:
         return True
+    try:
+        return _within(version, text)
+    except Exception:  # packaging's parser, on a text of anybody's
+        return True
+
+
+def _within(version: str, text: str) -> bool:
     terms = [_TERM.match(part) for part in text.split(",")]
     match = _RELEASE.match(version)
     if match is None or not all(terms):
@@ -112,11 +148,41 @@ def _by_packaging(version: str, specifier: str) -> bool:
     return requirement.specifier.contains(version, prereleases=True)
 
 
+def read_text(distribution: Any, file: str, *, cut: bool = False) -> str:
+    """A file of a distribution's metadata; empty where it has none. With `cut`, its beginning.
+
+    Raises:
+        OSError: it cannot be read; `strerror` says why.
+    """
+    folder = getattr(distribution, "_path", None)
+    try:
+        if not isinstance(folder, Path):  # inside an archive, or of another finder
+            return distribution.read_text(file) or ""
+        content = read_bounded(folder / file, PACKAGE_BYTES, cut=cut)
+        return content.decode("utf-8", "ignore" if cut else "strict")
+    except _GONE:
+        return ""
+    except ValueError:
+        raise OSError(errno.EILSEQ, "it is not UTF-8 text") from None
+
+
+def read_headers(distribution: Any) -> dict[str, list[str]]:
+    """The headers of a distribution by their names in lower case; none where nobody can read."""
+    return _headers(_text(distribution, "METADATA") or _text(distribution, "PKG-INFO"))
+
+
 def _text(distribution: Any, file: str) -> str:
     try:
-        return distribution.read_text(file) or ""
-    except (OSError, ValueError):  # not ours to repair: UnicodeDecodeError is a ValueError
+        return read_text(distribution, file, cut=True)
+    except OSError:  # not ours to repair
         return ""
+
+
+def _folder_name(distribution: Any) -> str:
+    """The name that a distribution has by the folder of its metadata, in lower case."""
+    folder = str(getattr(getattr(distribution, "_path", None), "name", "")) or "unknown"
+    stem = folder.removesuffix(".dist-info").removesuffix(".egg-info").partition("-")[0]
+    return re.sub(r"[-_.]+", "-", stem).lower()
 
 
 def section(text: str, group: str) -> Iterator[tuple[str, str]]:
@@ -154,10 +220,11 @@ def _torch_bounds(requirements: list[str]) -> Iterator[str]:
 
 def _editable(distribution: Any) -> bool:
     try:
-        origin = distribution.origin
-    except ValueError:  # direct_url.json is not JSON
+        origin = json.loads(_text(distribution, "direct_url.json") or "null")
+    except (ValueError, RecursionError):
         return False
-    return bool(getattr(getattr(origin, "dir_info", None), "editable", False))
+    info = origin.get("dir_info") if isinstance(origin, dict) else None
+    return isinstance(info, dict) and bool(info.get("editable", False))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import re
 import reprlib
+import stat
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +16,11 @@ from vllm_adapter.errors import InputError
 
 MAX_DEPTH: Final = 64
 """Nesting that no file of ours comes near; deeper input would exhaust the stack of its readers."""
+
+PACKAGE_BYTES: Final = 1 << 20
+"""Bytes of a file in somebody's package that is read without being asked for."""
+JSON_BYTES: Final = 1 << 24
+"""Bytes of a JSON file that the caller names."""
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
@@ -32,26 +39,67 @@ def schema_version(tag: Any, name: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def read_json(path: Path, what: str, error: type[InputError] = InputError) -> Any:
+def read_bounded(path: Path, limit: int, *, cut: bool = False) -> bytes:
+    """The content of a regular file of at most `limit` bytes; with `cut`, its beginning.
+
+    Never waits and never takes more memory, whatever the path leads to: a pipe, a device, a file
+    without end.
+
+    Raises:
+        OSError: it cannot be read; `strerror` says why.
+    """
+    try:
+        # By its kind first: opening a pipe would wait, and opening a device may change it.
+        _refuse_irregular(os.stat(path).st_mode)
+        handle = os.open(
+            path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+        )
+    except ValueError:
+        raise OSError(errno.EINVAL, "its path holds a null character") from None
+    try:
+        state = os.fstat(handle)
+        _refuse_irregular(state.st_mode)
+        size, chunks, left = state.st_size, [], limit + 1
+        while size <= limit and left > 0 and (chunk := os.read(handle, left)):
+            chunks.append(chunk)
+            left -= len(chunk)
+        if cut and size > limit:
+            chunks = [os.read(handle, limit)]
+    finally:
+        os.close(handle)
+    content = b"".join(chunks)
+    if not cut and max(size, len(content)) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes")
+    return content[:limit]
+
+
+def _refuse_irregular(mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def read_json(
+    path: Path, what: str, error: type[InputError] = InputError, *, limit: int = JSON_BYTES
+) -> Any:
     """The parsed JSON of a file; `what` names the file in the message, such as "the manifest".
 
     Refuses what JSON does not have (NaN, numbers beyond a float) and repeated keys, of which
     all but the last would be lost.
 
     Raises:
-        error: missing, a folder, a pipe, unreadable, not UTF-8, not JSON, or nested too deeply.
+        error: missing, a folder, a pipe, larger than `limit` bytes, unreadable, not UTF-8, not
+            JSON, or nested too deeply.
     """
     hint = f"give the path of {what}, a JSON file"
     try:
-        # Opening a pipe would wait for somebody to write to it.
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise error(f"cannot read {what} {path}: it is not a regular file", hint=hint)
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_bounded(path, limit).decode("utf-8-sig")
     except OSError as problem:
         raise error(
             f"cannot read {what} {path}: {problem.strerror or problem}", hint=hint
         ) from None
-    except ValueError:  # not UTF-8, or a path with a null character
+    except ValueError:
         raise error(f"cannot read {what} {path}: it is not UTF-8 text", hint=hint) from None
     try:
         raw = json.loads(

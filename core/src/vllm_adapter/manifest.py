@@ -6,6 +6,7 @@ validate` uses the JSON Schema. A property test shows that both agree.
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import re
 import warnings
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.errors import ManifestError, NewerFormat
-from vllm_adapter.files import read_json, schema_version, shown
+from vllm_adapter.files import PACKAGE_BYTES, read_json, schema_version, shown
 
 SCHEMA_NAME: Final = "vllm-adapter/manifest"
 SCHEMA_VERSION: Final = (1, 0)
@@ -29,6 +30,7 @@ RESERVED_NAMES: Final = frozenset(
 )
 MAX_NAME: Final = 64
 """Characters of an adapter's name: it becomes the name of files and of overloads."""
+MAX_DESCRIPTORS: Final = 256
 MATCH_KEYS: Final = (
     "pci_vendor",
     "pci_device",
@@ -42,7 +44,10 @@ MATCH_KEYS: Final = (
 )
 LIST_KEYS: Final = frozenset({"pci_device", "pci_class", "machine", "os", "device_name", "arch"})
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
-"""An adapter's name, and a torch device type."""
+"""An adapter's name."""
+TORCH_TYPE: Final = re.compile(r"[a-z][a-z_]*\Z")
+"""A torch device type: in "acme:1" torch reads letters and low lines, and then the index."""
+_DIGITS: Final = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 DOTTED: Final = re.compile(
     r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII
 )
@@ -53,6 +58,14 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
 _TERM = re.compile(r" *(>=|<=|==|!=|>|<) *([0-9]{1,4})(?:\.([0-9]{1,4}))? *\Z")
 _HEX = re.compile(r"[0-9a-f]{4}\Z")
 _CLASS = re.compile(r"0x[0-9a-f]{4}(?:[0-9a-f]{2})?\Z")
+_NODE = re.compile(r"/dev/(?:[^/.][^/]*/){0,3}[^/.][^/]*\Z")
+_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    "pci_vendor": (_HEX, "four lower-case hexadecimal digits"),
+    "pci_device": (_HEX, "four lower-case hexadecimal digits"),
+    "pci_class": (_CLASS, "0x1200"),
+    # A glob of anything else could walk the whole file system of whoever lists adapters.
+    "device_node": (_NODE, "a glob in /dev, at most four levels deep, such as /dev/acme*"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +74,7 @@ class DeviceSection:
 
     `torch_type` is torch's name for it, which torch itself or the import of `torch_module`
     brings. With `library`, a C library relative to the package, core makes a device of that name;
-    it is the adapter's own where the manifest names none.
+    where the manifest names none it is made of the adapter's, by `torch_type_of`.
     """
 
     torch_type: str
@@ -94,8 +107,12 @@ class Manifest:
         return self.path.parent / named if named else None
 
     def capability_files(self) -> list[Path]:
-        """The descriptors' files, in the order in which they are tried."""
-        return sorted(self.path.parent.glob(self.capabilities))
+        """The descriptors' files, in the order in which they are tried.
+
+        One more than MAX_DESCRIPTORS says that there are too many; which these are is chance.
+        """
+        found = self.path.parent.glob(self.capabilities)
+        return sorted(itertools.islice(found, MAX_DESCRIPTORS + 1))
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -104,8 +121,8 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         ManifestError: missing, not JSON, or the first rule that it breaks.
     """
-    raw = read_json(path, "the manifest", ManifestError)
-    faults = check_manifest(raw)
+    raw = read_json(path, "the manifest", ManifestError, limit=PACKAGE_BYTES)
+    faults = check_manifest(raw) or check_torch_names(raw)
     if faults:
         raise ManifestError(
             f"{path}: {faults[0]}",
@@ -124,7 +141,7 @@ def read_manifest(path: Path) -> Manifest:
         api=raw["api"],
         path=path,
         device=DeviceSection(
-            **{"torch_type": raw["name"]} | {k: device[k] for k in _DEVICE_KEYS if k in device}
+            **{"torch_type": torch_type_of(raw["name"])} | {k: device[k] for k in _DEVICE_KEYS if k in device}
         )
         if device
         else None,
@@ -180,6 +197,49 @@ def check_name(name: Any) -> str | None:
     return None
 
 
+def torch_type_of(name: str) -> str:
+    """The torch device type of a C library whose manifest names none: `acme2` is `acme_two`."""
+    spelt = re.sub("[0-9]", lambda digit: f"_{_DIGITS[int(digit[0])]}_", name)
+    return re.sub("__+", "_", spelt).rstrip("_") if spelt != name else name
+
+
+def check_torch_type(kind: str) -> str | None:
+    """Why core cannot register a device from a C library under this name, or None."""
+    from vllm_adapter.torch_names import DEVICE_TYPES, TAKEN, TORCH
+
+    if not TORCH_TYPE.match(kind):
+        return _not_a_type(kind)
+    if kind in DEVICE_TYPES or kind in TAKEN:
+        return f"is {kind!r}, a name that torch {TORCH} keeps for itself"
+    return None
+
+
+def check_torch_names(raw: Mapping[str, Any]) -> list[str]:
+    """What of a manifest without other faults torch would refuse, as `check_manifest`."""
+    from vllm_adapter.torch_names import DEVICE_TYPES
+
+    name, device = raw["name"], raw.get("device") or {}
+    library, kind = device.get("library"), device.get("torch_type")
+    if name in DEVICE_TYPES and (library or kind != name):
+        return [
+            f"/name is {name!r}, which is a device type of torch's own: only the adapter of that "
+            f'device may be called so, and it says "device": {{"torch_type": "{name}"}}'
+        ]
+    fault = check_torch_type(kind or torch_type_of(name)) if library else None
+    if fault and kind:
+        return [f"/device/torch_type {fault}"]
+    if fault:
+        return [f"/device has no torch_type, and the one made of the adapter's name {fault}"]
+    return []
+
+
+def _not_a_type(kind: Any) -> str:
+    example = torch_type_of(kind) if isinstance(kind, str) and NAME.match(kind) else "acme"
+    return (
+        f"is {shown(kind)}; torch reads a device type as lower-case letters and _, such as {example}"
+    )
+
+
 def check_match(match: Any) -> str | None:
     """Why a `match` list cannot be read, or None."""
     if not isinstance(match, list):
@@ -195,9 +255,8 @@ def check_match(match: Any) -> str | None:
                 return f"entry {i}: {key} must be a list with at least one string"
             if not all(isinstance(v, str) and v for v in values):
                 return f"entry {i}: {key} must hold strings that are not empty"
-            pattern = {"pci_vendor": _HEX, "pci_device": _HEX, "pci_class": _CLASS}.get(key)
+            pattern, form = _FORMS.get(key, (None, ""))
             if pattern and not all(pattern.match(v) for v in values):
-                form = "0x1200" if key == "pci_class" else "four lower-case hexadecimal digits"
                 return f"entry {i}: {key} must be written as {form}"
     return None
 
@@ -250,8 +309,8 @@ def _check_device(value: Any, newer: bool = False) -> str | None:
             return f"has the unknown key {shown(key)}; keys: {', '.join(_DEVICE_KEYS)}"
         if not isinstance(item, str) or not item:
             return f"has {key} that is not a string with text"
-    if "torch_type" in value and not NAME.match(value["torch_type"]):
-        return f"has torch_type {shown(value['torch_type'])}, which names no torch device"
+    if "torch_type" in value and not TORCH_TYPE.match(value["torch_type"]):
+        return f"has a torch_type that {_not_a_type(value['torch_type'])}"
     if "torch_module" in value and not _MODULE.match(value["torch_module"]):
         return f"has torch_module {shown(value['torch_module'])}, which names no Python module"
     if "torch_type" not in value and "library" not in value:

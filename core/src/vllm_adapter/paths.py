@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from typing import Final
+
+from vllm_adapter.files import read_bounded
+
+_SOURCE_BYTES: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,11 @@ def look(dotted: str, package: Path | None = None) -> Looked:
     if spec.origin is None or not spec.origin.endswith(".py"):
         return Looked(unread=True)
     try:
-        tree = ast.parse(Path(spec.origin).read_bytes(), spec.origin)
+        tree = ast.parse(read_bounded(Path(spec.origin), _SOURCE_BYTES), spec.origin)
+    except OSError as error:
+        return Looked(f"{spec.origin} cannot be read: {error.strerror}")
+    except (RecursionError, MemoryError):  # what Python's parser says of a deep nesting
+        return Looked(f"{spec.origin} is nested too deeply")
     except (SyntaxError, ValueError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
         text = error.msg if isinstance(error, SyntaxError) else str(error)

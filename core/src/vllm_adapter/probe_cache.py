@@ -8,6 +8,7 @@ file that cannot be read is as good as none.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from vllm_adapter.files import PACKAGE_BYTES, read_bounded
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.library_devices import library_file
 from vllm_adapter.records import AdapterRecord
@@ -23,6 +25,8 @@ from vllm_adapter.settings import Settings
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _HIDING: Final = ("_VISIBLE_DEVICES", "_VISIBLE_MODULES", "_DEVICE_SELECTOR", "_AFFINITY_MASK")
+_MAX_FILES: Final = 10_000
+"""Files of a package that are looked at; what a larger one changes may go unseen."""
 _LIBRARIES: Final = "LD_LIBRARY_PATH"
 
 
@@ -99,13 +103,23 @@ def _digest(record: AdapterRecord) -> str:
 
     digest = sha256()
     for file in _files(record):
-        try:
-            content = file.read_bytes()
-        except OSError:
-            content = b"unreadable"
-        digest.update(f"{file}\0{len(content)}\0".encode())
+        content = _content(file)
+        digest.update(f"{file}\0{len(content)}\0".encode(errors="surrogateescape"))
         digest.update(content)
     return digest.hexdigest()
+
+
+def _content(file: Path) -> bytes:
+    """The file's content; of one that is too large, and of what is no file, its state."""
+    try:
+        return read_bounded(file, PACKAGE_BYTES)
+    except OSError as error:
+        problem = str(error.strerror)
+    try:
+        state = file.stat()
+    except (OSError, ValueError):
+        return problem.encode()
+    return f"{problem} {state.st_size} {state.st_mtime_ns} {state.st_ino}".encode()
 
 
 def _files(record: AdapterRecord) -> Iterator[Path]:
@@ -113,7 +127,7 @@ def _files(record: AdapterRecord) -> Iterator[Path]:
         yield record.manifest.path
         yield from record.manifest.capability_files()
     if record.path is not None:
-        yield from sorted(record.path.rglob("*.py"))
+        yield from sorted(itertools.islice(record.path.rglob("*.py"), _MAX_FILES))
 
 
 def _library(record: AdapterRecord) -> str:

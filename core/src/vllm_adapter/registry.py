@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import json
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,9 +18,17 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_adapter import __version__, probe_cache
 from vllm_adapter.distributions import EntryPoint, entry_points, satisfies
 from vllm_adapter.errors import AdapterError, ManifestError
+from vllm_adapter.files import PACKAGE_BYTES, read_json, shown
 from vllm_adapter.host.match import match, why_not
 from vllm_adapter.known_vendors import adapters_for
-from vllm_adapter.manifest import API_VERSION, api_accepts, check_manifest, read_manifest
+from vllm_adapter.manifest import (
+    API_VERSION,
+    MAX_NAME,
+    api_accepts,
+    check_manifest,
+    check_name,
+    read_manifest,
+)
 from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
 
 if TYPE_CHECKING:
@@ -70,7 +77,7 @@ def scan(settings: Settings) -> tuple[AdapterRecord, ...]:
     )
     records: list[AdapterRecord] = []
     for point in found:
-        record = _read(point, settings)
+        record = _guarded(_read, _record(point), point, settings)
         if records and records[-1].name == point.name:
             first = next(r for r in records if r.name == point.name)
             record = _ended(
@@ -121,7 +128,7 @@ def node_globs(records: Iterable[AdapterRecord]) -> list[str]:
 
 def located(records: Iterable[AdapterRecord], host: HostFacts) -> tuple[AdapterRecord, ...]:
     """The records held against a host: its torch, and the hardware that manifests match."""
-    return tuple(r if r.status is not None else _located(r, host) for r in records)
+    return tuple(r if r.status is not None else _guarded(_located, r, host) for r in records)
 
 
 def remembered(records: Iterable[AdapterRecord], host: HostFacts) -> tuple[AdapterRecord, ...]:
@@ -228,25 +235,48 @@ def _ended(
     return replace(record, status=status, reason=reason, next_step=next_step)
 
 
-def _read(point: EntryPoint, settings: Settings) -> AdapterRecord:
-    """The record with its package's folder and manifest, or the status that prevents them."""
-    record = AdapterRecord(
-        name=point.name,
+def _guarded(
+    step: Callable[..., AdapterRecord], record: AdapterRecord, *arguments: Any
+) -> AdapterRecord:
+    """A step of discovery: what nobody foresaw in one package is that package's alone."""
+    try:
+        return step(record, *arguments)
+    except Exception as error:  # any, of files that anybody wrote
+        return _ended(
+            record,
+            Status.BROKEN,
+            f"reading its files failed: {type(error).__name__}: {shown(str(error))}",
+            f"pip install --force-reinstall {record.distribution}",
+        )
+
+
+def _record(point: EntryPoint) -> AdapterRecord:
+    return AdapterRecord(
+        name=point.name if len(point.name) <= MAX_NAME else f"{point.name[:MAX_NAME]}...",
         distribution=point.distribution,
         version=point.version,
         package=point.value,
         editable=point.editable,
         requires_torch=point.requires_torch,
     )
+
+
+def _read(record: AdapterRecord, point: EntryPoint, settings: Settings) -> AdapterRecord:
+    """The record with its package's folder and manifest, or the status that prevents them."""
     blocked = settings.adapters.blocks(record.name)
     if blocked:
         return _ended(record, Status.BLOCKED, blocked, "unset VA_ADAPTERS")
     reinstall = f"pip install --force-reinstall {record.distribution}"
+    if point.fault:
+        return _ended(record, Status.BROKEN, point.fault, reinstall)
+    named = check_name(point.name)
+    if named:
+        return _ended(record, Status.BROKEN, f"the name of its entry point {named}", reinstall)
     if not record.package.isidentifier():
         return _ended(
             record,
             Status.BROKEN,
-            f"its entry point is {record.package!r}, and must be the name of a top-level package "
+            f"its entry point is {shown(record.package)}, and must be the name of a top-level package "
             "without dot or colon: finding anything deeper would import its parent",
             reinstall,
         )
@@ -300,8 +330,8 @@ def _with_manifest(record: AdapterRecord, file: Path) -> AdapterRecord:
 def _declared_api(file: Path) -> str | None:
     """The `api` range of a manifest that breaks other rules; None if it has no readable one."""
     try:
-        raw = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        raw = read_json(file, "the manifest", ManifestError, limit=PACKAGE_BYTES)
+    except ManifestError:
         return None
     if not isinstance(raw, dict) or any(f.startswith("/api ") for f in check_manifest(raw)):
         return None

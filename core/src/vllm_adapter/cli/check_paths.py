@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.cli.checks import Checked, SchemaFault, check_document
+from vllm_adapter.cli.checks import Checked, SchemaFault, check_document, read_document
 from vllm_adapter.cli.packages import MANIFEST
 from vllm_adapter.decision import LIBRARY, library_fault
 from vllm_adapter.files import read_json, shown
@@ -29,7 +29,7 @@ def check_file_and_paths(file: Path) -> Checked:
 
     A descriptor outside any adapter's package names paths of another machine: none is looked for.
     """
-    raw = read_json(file, "the file")
+    raw = read_document(file)
     result = check_document(raw, str(file))
     if result.faults:
         return result

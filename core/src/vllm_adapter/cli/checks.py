@@ -12,7 +12,8 @@ from typing import Any, Final
 from vllm_adapter import capability
 from vllm_adapter.capability_check import escaped
 from vllm_adapter.errors import InputError
-from vllm_adapter.files import read_json, schema_version, shown
+from vllm_adapter.files import PACKAGE_BYTES, read_json, schema_version, shown
+from vllm_adapter.manifest import check_torch_names
 
 KINDS: Final = ("manifest", "capability", "certificate")
 _TYPE_WORDS: Final = {"object": "an object", "array": "a list", "string": "text", "null": "null"}
@@ -51,13 +52,28 @@ def check_file(path: Path) -> Checked:
     Raises:
         InputError: the file cannot be read, or its "schema" names no kind of ours.
     """
-    return check_document(read_json(path, "the file"), str(path))
+    return check_document(read_document(path), str(path))
+
+
+def read_document(path: Path) -> Any:
+    """The parsed JSON of a file of ours; one of a package only if discovery would read it.
+
+    Raises:
+        InputError: it cannot be read, or is larger than discovery takes.
+    """
+    raw = read_json(path, "the file")
+    tag = raw.get("schema") if isinstance(raw, dict) else None
+    if any(schema_version(tag, f"vllm-adapter/{kind}") for kind in ("manifest", "capability")):
+        return read_json(path, "the file", limit=PACKAGE_BYTES)
+    return raw
 
 
 def check_document(raw: Any, origin: str) -> Checked:
     """Checks parsed JSON; `origin` names it in messages. Raises as `check_file`."""
     kind, newer = _kind(raw, origin)
     faults, ignored = schema_faults(kind, raw, newer=newer)
+    if kind == "manifest" and not faults:
+        faults = [_in_words(fault) for fault in check_torch_names(raw)]
     if kind == "capability" and not faults:
         faults = [*_lost_sources(raw, origin), *_twins(raw)]
     return Checked(origin, kind, tuple(faults), tuple(ignored))
@@ -183,6 +199,16 @@ def _description(schema: Mapping[str, Any], path: Iterable[Any]) -> str:
         texts = [node.get("description") for node in nodes if isinstance(node, dict)]
         found = next((text for text in texts if isinstance(text, str)), found)
     return found
+
+
+def _in_words(fault: str) -> SchemaFault:
+    pointer, _, seen = fault.partition(" ")
+    return SchemaFault(
+        pointer,
+        f"what {seen}",
+        "a name that torch has no use for",
+        "Core registers a C library's device in torch under a name of lower-case letters and _.",
+    )
 
 
 def _lost_sources(raw: Mapping[str, Any], origin: str) -> Iterator[SchemaFault]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from vllm_adapter.cli.output import clean, emit_json
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import shown
-from vllm_adapter.manifest import RESERVED_NAMES, check_name
+from vllm_adapter.manifest import RESERVED_NAMES, check_name, check_torch_names
 
 HELP: Final = "write a new adapter project: manifest, descriptor and kernels"
 EXAMPLE: Final = """\
@@ -98,7 +98,8 @@ def _answers(vendor: str, kind: str) -> dict[str, Any]:
         str(path() / "cookiecutter.json"), extra_context={"vendor": vendor, "kind": kind}
     )
     answers: dict[str, Any] = prompt_for_config(context, no_input=True)
-    fault = check_name(answers["__name"])
+    name = answers["__name"]
+    fault = check_name(name) or _torchs_own(name, answers["torch_type"])
     if fault:
         raise InputError(
             f"the adapter's name, made of the vendor {shown(vendor)}, {fault}",
@@ -106,6 +107,11 @@ def _answers(vendor: str, kind: str) -> dict[str, Any]:
             "`vendor` can be changed afterwards",
         )
     return answers
+
+
+def _torchs_own(name: str, torch_type: str) -> str | None:
+    faults = check_torch_names({"name": name, "device": {"torch_type": torch_type}})
+    return faults[0].removeprefix("/name ") if faults else None
 
 
 def _refuse_taken(name: str, project: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from vllm_adapter.errors import LibraryError
+from vllm_adapter.files import read_bounded
 
 _MAGIC: Final = b"\x7fELF"
 _HEADER_BYTES: Final = 20
@@ -85,8 +86,7 @@ def check_file(path: Path) -> None:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(_HEADER_BYTES)
+        return read_bounded(path, _HEADER_BYTES, cut=True)
     except FileNotFoundError:
         raise LibraryError(
             f"there is no C library {path}",

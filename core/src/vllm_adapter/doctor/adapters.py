@@ -8,6 +8,7 @@ from typing import Any
 from vllm_adapter.codes import CODES
 from vllm_adapter.doctor.finding import Evidence, Finding, Severity
 from vllm_adapter.errors import AdapterError
+from vllm_adapter.files import PACKAGE_BYTES, read_bounded
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.match import match
 from vllm_adapter.records import AdapterRecord
@@ -52,8 +53,9 @@ def _names_the_hook(record: AdapterRecord) -> bool:
         return True
     parts = module.removeprefix(f"{record.package}.").split(".")
     try:
-        return "diagnose" in record.path.joinpath(*parts).with_suffix(".py").read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
+        file = record.path.joinpath(*parts).with_suffix(".py")
+        return b"diagnose" in read_bounded(file, PACKAGE_BYTES)
+    except OSError:
         return True  # a package, or compiled
 
 

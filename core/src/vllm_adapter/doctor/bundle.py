@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from vllm_adapter.distributions import read_headers
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import write_atomic
 from vllm_adapter.host.document import to_document
@@ -76,10 +77,8 @@ def _our_packages() -> dict[str, str]:
 
     found: dict[str, str] = {}
     for distribution in distributions():
-        try:
-            name, version = distribution.metadata["Name"], distribution.version
-        except (OSError, ValueError, KeyError):  # unreadable metadata of one hides no other
-            continue
-        if name and name.lower().replace("_", "-").startswith(_OURS):
+        headers = read_headers(distribution)
+        name, version = (headers.get(key, [""])[0] for key in ("name", "version"))
+        if name.lower().replace("_", "-").startswith(_OURS):
             found.setdefault(name, version)
     return dict(sorted(found.items()))

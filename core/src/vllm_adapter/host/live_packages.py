@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vllm_adapter.distributions import section
+from vllm_adapter.distributions import read_headers, read_text, section
 from vllm_adapter.host.facts import VllmFacts
 from vllm_adapter.host.secrets import hidden, is_secret
 
@@ -82,18 +82,17 @@ def _identity(distribution: Any) -> tuple[str, str]:
     stem, _, kind = folder.rpartition(".")
     name, _, version = stem.partition("-")
     if kind != "dist-info" or not version:
-        try:
-            name = distribution.metadata["Name"] or ""
-            version = distribution.version or ""
-        except (OSError, ValueError, KeyError):  # nobody can say what this folder is
+        headers = read_headers(distribution)
+        name, version = (headers.get(key, [""])[0] for key in ("name", "version"))
+        if not name:  # nobody can say what this folder is
             return folder, ""
     return re.sub(r"[-_.]+", "-", name).lower(), version
 
 
 def _plugins(distribution: Any) -> set[tuple[str, str, str]]:
     try:
-        text = distribution.read_text("entry_points.txt") or ""
-    except (OSError, ValueError):  # unreadable metadata of one package hides no other
+        text = read_text(distribution, "entry_points.txt")
+    except OSError:  # unreadable metadata of one package hides no other
         return set()
     if "vllm." not in text:
         return set()

@@ -12,12 +12,16 @@ VENDOR = {{ '%r' | format(cookiecutter.vendor) }}
 NAME = {{ '%r' | format(cookiecutter.__name) }}
 RESERVED = {"core", "conformance", "schemas", "template"}
 RESERVED |= {"op", "overloads", "default", "out", "selected", "torch"}
+TORCHS_OWN = set(
+    "cpu cuda ipu xpu mkldnn opengl opencl ideep hip ve fpga maia xla lazy vulkan mps meta hpu mtia "
+    "privateuseone".split()
+)
 ANSWERS = [
     (
         "torch_type",
         {{ '%r' | format(cookiecutter.torch_type) }},
-        r"[a-z][a-z0-9_]*",
-        "a torch device type is lower-case letters, digits and _, a letter first",
+        r"[a-z][a-z_]*",
+        "torch reads a device type as lower-case letters and _",
     ),
     (
         "torch_module",
@@ -51,6 +55,8 @@ def fault():
         return f"{made[:160]}...; a name has at most 64 characters, and not {len(NAME)}"
     if keyword.iskeyword(NAME) or NAME in RESERVED:
         return f"{made}, a name that Python, torch or vllm-adapter keeps for itself"
+    if NAME in TORCHS_OWN and {{ '%r' | format(cookiecutter.torch_type) }} != NAME:
+        return f"{made}, a device type of torch's own: only the adapter of that device is called so"
     for key, answer, pattern, rule in ANSWERS:
         if not re.fullmatch(pattern, answer, re.ASCII):
             return f"the {key} is {answer!r}; {rule}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from types import ModuleType
 from typing import Final
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from vllm_adapter.clib.library import Library
 from vllm_adapter.engine.kept import kept
@@ -16,10 +16,9 @@ from vllm_adapter.engine.runtime.device_from_clib.module import device_module
 from vllm_adapter.engine.runtime.device_from_clib.patches import PATCHES
 from vllm_adapter.engine.runtime.device_from_clib.registration import register
 from vllm_adapter.errors import AdapterError
+from vllm_adapter.manifest import check_torch_type
 from vllm_adapter.settings import Settings
 
-TORCHS_OWN: Final = ("cpu", "cuda", "hip", "meta", "mps", "mtia", "privateuseone", "xpu")
-"""Names that torch keeps for devices of its own."""
 _UNUSED: Final = "privateuseone"
 _LOCK: Final = threading.Lock()
 _enabled: Backend | None = None
@@ -57,7 +56,7 @@ def enable(name: str, library: Library, settings: Settings | None = None) -> Bac
             )
         former = _FORMER.get(name)
         if former is None:
-            _check(name)
+            _check(name, library)
         elif former.library.path != library.path:
             raise AdapterError(
                 f"this process has the device {name} of {former.library.path}, from an earlier "
@@ -90,20 +89,16 @@ def _take_over(former: Backend, module: ModuleType) -> None:
     setattr(torch, former.name, module)
 
 
-def _check(name: str) -> None:
+def _check(name: str, library: Library) -> None:
     # upstream: pytorch@2.13 torch/utils/backend_registration.py:542
     if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
         raise AdapterError(
             f"torch {torch.__version__} cannot take a device from Python",
             hint="install torch 2.13 or later",
         )
-    # torch reads a device's name as letters and low lines, and an index after a colon.
-    if name in TORCHS_OWN or not re.fullmatch(r"[a-z][a-z_]*", name):
-        raise AdapterError(
-            f"{name!r} cannot be the name of a device from a C library",
-            hint="use small letters and low lines, and none of torch's own: "
-            + ", ".join(TORCHS_OWN),
-        )
+    fault = check_torch_type(name)
+    if fault:
+        raise _unfit(library, fault)
     taken = torch._C._get_privateuse1_backend_name()
     if taken != _UNUSED:
         raise AdapterError(
@@ -111,3 +106,24 @@ def _check(name: str) -> None:
             hint="use another process; TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading "
             "an installed package for it",
         )
+    fault = _collision(name)
+    if fault:
+        raise _unfit(library, fault)
+
+
+def _unfit(library: Library, fault: str) -> AdapterError:
+    return AdapterError(
+        f"the torch device type of {library.path.name} {fault}",
+        hint="give the manifest's device another torch_type",
+    )
+
+
+def _collision(name: str) -> str | None:
+    """What this release of torch has under a name that it would give to the device, or None."""
+    # upstream: pytorch@2.13 torch/utils/backend_registration.py:60
+    owners = (torch, torch.Tensor, torch.nn.Module, PackedSequence)
+    for owner in owners:
+        for made in (name, f"is_{name}"):
+            if hasattr(owner, made):
+                return f"is {name!r}, and torch {torch.__version__} has a {made} of its own"
+    return None
