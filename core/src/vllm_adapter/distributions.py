@@ -53,7 +53,8 @@ def entry_points(group: str) -> list[EntryPoint]:
     """Every entry point of a group; of a distribution found twice, the first on the path.
 
     Of one whose file of entry points cannot be read, or names too many, one with a `fault`, named
-    after the distribution; only where that is called vllm-adapter-NAME, if nothing was read.
+    after the distribution; only where that is called vllm-adapter-NAME, or the group stands
+    somewhere in the file, if nothing was read.
     """
     from importlib_metadata import distributions
 
@@ -65,7 +66,7 @@ def entry_points(group: str) -> list[EntryPoint]:
             points = list(section(read_text(distribution, "entry_points.txt"), group))
         except OSError as error:
             points, fault = [], f"its entry_points.txt cannot be read: {error.strerror}"
-            if not _OURS.match(_folder_name(distribution)):
+            if not (_OURS.match(_folder_name(distribution)) or _mentions(distribution, group)):
                 continue
         if not points and not fault:
             continue
@@ -159,7 +160,8 @@ def read_text(distribution: Any, file: str, *, cut: bool = False) -> str:
         if not isinstance(folder, Path):  # inside an archive, or of another finder
             return distribution.read_text(file) or ""
         content = read_bounded(folder / file, PACKAGE_BYTES, cut=cut)
-        return content.decode("utf-8", "ignore" if cut else "strict")
+        # A byte-order mark, which some editors write, would hide the first section.
+        return content.decode("utf-8-sig", "ignore" if cut else "strict")
     except _GONE:
         return ""
     except ValueError:
@@ -176,6 +178,16 @@ def _text(distribution: Any, file: str) -> str:
         return read_text(distribution, file, cut=True)
     except OSError:  # not ours to repair
         return ""
+
+
+def _mentions(distribution: Any, group: str) -> bool:
+    """Whether the group's name stands in a file of entry points that cannot be read as text."""
+    folder = getattr(distribution, "_path", None)
+    try:
+        content = read_bounded(folder / "entry_points.txt", PACKAGE_BYTES, cut=True)
+    except (OSError, TypeError):
+        return False
+    return group.encode() in content.replace(b"\0", b"")  # also in UTF-16
 
 
 def _folder_name(distribution: Any) -> str:

@@ -54,12 +54,13 @@ def run(args: argparse.Namespace) -> int:
     from vllm_adapter.doctor.rule import Box
 
     facts = host_facts(args)
-    findings = diagnose(Box(facts, live=args.report is None), _of_adapters(facts))
+    live = args.report is None
+    findings = diagnose(Box(facts, live=live), _of_adapters(facts, live=live))
     wrong = [one for one in findings if one.severity is not Severity.NOTE]
     if args.json:
         emit_json(_document(facts, findings))
     else:
-        print(_box_line(facts, live=args.report is None))
+        print(_box_line(facts, live=live))
         print_findings(findings)
         if not _recognised(facts, findings):
             print("no tool's output and no error was recognised in it, which proves nothing")
@@ -76,16 +77,24 @@ def _recognised(facts: HostFacts, findings: Sequence[Finding]) -> bool:
     return bool(findings) or told != HostFacts()
 
 
-def _of_adapters(facts: HostFacts) -> Sequence[Finding]:
-    """What installed adapters find; one that cannot be asked is named on stderr."""
+def _of_adapters(facts: HostFacts, *, live: bool) -> Sequence[Finding]:
+    """What installed adapters find, and what is wrong with them where the box is this machine.
+
+    One that cannot be asked is named on stderr.
+    """
     from vllm_adapter import registry
     from vllm_adapter.doctor.adapters import ask
+    from vllm_adapter.doctor.installed import findings as of_records
     from vllm_adapter.settings import Settings
 
-    findings, failed = ask(registry.scan(Settings.from_environ()), facts)
+    records = registry.scan(Settings.from_environ())
+    findings, failed = ask(records, facts)
     for sentence in failed:
         warn(sentence)
-    return findings
+    if not live:
+        return findings
+    records = registry.remembered(registry.located(records, facts), facts)
+    return (*of_records(records), *findings)
 
 
 def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:
