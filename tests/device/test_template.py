@@ -291,6 +291,35 @@ def test_it_is_listed_and_usable(installed):
     assert [device["torch"] for device in acme["devices"]] == ["cpu"]
 
 
+CHOSEN = """
+from vllm_adapter.selection import select
+from vllm_adapter.settings import Settings
+chosen = select(Settings.from_environ())
+print(chosen.adapter, chosen.tied)
+for one in chosen.considered:
+    if one.name == "acme":
+        print(one.why_not or "it was chosen")
+"""
+
+
+def test_beside_the_cpu_adapter_it_ties_nowhere_and_va_adapters_takes_it(installed):
+    folder, _ = installed
+
+    def chosen(**variables):
+        done = subprocess.run(
+            [sys.executable, "-c", CHOSEN],
+            env=environment(folder / "site", **variables),
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.splitlines() or done.stderr
+
+    why = "cpu was chosen: the other stands in for a chip that it was not tested on"
+    assert chosen() == ["cpu ()", why]
+    assert chosen(VA_ADAPTERS="acme") == ["acme ()", "it was chosen"]
+    assert chosen(VA_ADAPTERS="acme,cpu") == ["acme ()", "it was chosen"]
+
+
 def test_what_is_not_declared_is_composed_of_the_vendor_s_own(installed):
     _, run = installed
     done = run("vllm_adapter.cli", "explain", "acme", "fused_add_rms_norm", "--json")

@@ -180,7 +180,11 @@ REGISTRATIONS = {
 """Lines that register something in core's namespace."""
 FAULTS = {
     **{
-        name: (write("more.py", REGISTERS.format(line=line)), "L0.package.registrations", "more.py:5")
+        name: (
+            write("more.py", REGISTERS.format(line=line)),
+            "L0.package.registrations",
+            "more.py:5",
+        )
         for name, line in REGISTRATIONS.items()
     },
     "manifest key": (change("manifest/matches", []), "L0.manifest.schema", "the unknown key"),

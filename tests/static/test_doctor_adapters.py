@@ -115,7 +115,7 @@ def unreadable(content):
 
 TEXT = "[vllm_adapter.adapters]\nhot = vllm_adapter_hot\n"
 SPOILT = {
-    "a future interface": (lambda site: site.make("hot", api=">=7,<8"), "error", "it needs a plug"),
+    "a future interface": (lambda site: site.make("hot", api=">=7,<8"), "error", "it needs a"),
     "a bad manifest": (lambda site: site.make("hot", matches=[]), "error", "/matches"),
     "not UTF-8": (unreadable(TEXT.encode() + b"# \xe4\n"), "error", "it is not UTF-8 text"),
     "UTF-16": (unreadable(TEXT.encode("utf-16")), "error", "it is not UTF-8 text"),

@@ -35,10 +35,14 @@ FOLDER = tempfile.TemporaryDirectory()
 MACHINE = {"machine": ["x86_64", "aarch64"]}
 
 
-def adapter(name, kind, *, status=Status.OK, evidence=("seen",), reason="", match=()):
+def adapter(
+    name, kind, *, status=Status.OK, evidence=("seen",), reason="", match=(), tested_on=("a1",)
+):
     """A probed record with one device of that torch type; no type means kernels only."""
     raw = {"device": {"torch_type": kind}} if kind else {}
-    folder = write_adapter(Path(FOLDER.name, name), name, match=match or [MACHINE], **raw)
+    raw |= {} if tested_on is None else {"tested_on": list(tested_on)}
+    place = Path(tempfile.mkdtemp(dir=FOLDER.name))
+    folder = write_adapter(place, name, match=match or [MACHINE], **raw)
     manifest = read_manifest(folder / f"vllm_adapter_{name}/adapter.json")
     torch = kind if kind in (None, "cpu") else f"{kind}:0"
     devices = (DeviceRecord(0, torch, name),) if kind and status is Status.OK else ()
@@ -128,12 +132,75 @@ def test_a_tie_is_explained_and_va_adapters_decides_it():
     tied = choose([CUDA, twin], settings(), CUDA_BUILD)
     assert (tied.adapter, tied.platform) == (None, None)
     assert tied.reason == (
-        "cuda and twin are equally good, and nobody says which; decide with VA_ADAPTERS=cuda"
+        "cuda and twin are equally good, and nobody says which; decide with "
+        "`export VA_ADAPTERS=cuda` or `export VA_ADAPTERS=twin`"
     )
+    assert tied.tied == ("cuda", "twin")
     assert why(tied, "twin") == "cuda and twin are equally good"
     decided = choose([CUDA, twin], settings(ADAPTERS="twin,cuda"), CUDA_BUILD)
     assert decided.adapter == "twin"
     assert why(decided, "cuda") == "twin was chosen: VA_ADAPTERS names it first"
+
+
+SEEN = ("this machine is x86_64", "torch 2.13.0")
+CHIPSET = "PCI 0000:00:1f.0 is 8086:7a04, class 0x0601"
+
+
+@pytest.mark.parametrize("tested_on", [(), None])
+@pytest.mark.parametrize("match", [MACHINE, {"machine": ["x86_64"], "os": ["linux"]}])
+def test_a_stand_in_comes_after_a_declared_vendor_s_adapter(tested_on, match):
+    new = adapter("acme", "cpu", evidence=SEEN, match=[match], tested_on=tested_on)
+    cpu = adapter("cpu", "cpu", evidence=SEEN)
+    for records in ([new, cpu], [cpu, new]):
+        chosen = choose(records, settings(), CPU_BUILD)
+        assert chosen.adapter == "cpu" and chosen.tied == ()
+        assert why(chosen, "acme") == (
+            "cpu was chosen: the other stands in for a chip that it was not tested on"
+        )
+    more = dataclasses.replace(new, evidence=(*SEEN, "kernel module acme is loaded", CHIPSET))
+    assert choose([more, cpu], settings(), CPU_BUILD).adapter == "cpu"
+    for wanted in ("acme", "acme,cpu"):
+        assert choose([cpu, new], settings(ADAPTERS=wanted), CPU_BUILD).adapter == "acme"
+
+
+def test_a_stand_in_is_chosen_where_nobody_better_is_there():
+    new = adapter("acme", "cpu", evidence=SEEN, tested_on=())
+    assert choose([new], settings(), CPU_BUILD).adapter == "acme"
+    chip = adapter("chip", "chip", evidence=SEEN, tested_on=())  # an accelerator that answers
+    assert choose([new, chip, CPU], settings(), CPU_BUILD).adapter == "chip"
+    by_node = adapter("node", "chip", match=[{"device_node": "/dev/chip0"}], tested_on=())
+    assert choose([chip, by_node], settings(), CPU_BUILD).adapter == "node"
+    other = adapter("beta", "cpu", evidence=SEEN, tested_on=())
+    tied = choose([new, other, KERNELS], settings(), CPU_BUILD)
+    assert (tied.adapter, tied.tied) == (None, ("acme", "beta"))
+    assert "`export VA_ADAPTERS=acme` or `export VA_ADAPTERS=beta`" in tied.reason
+
+
+NVIDIA = "PCI 0000:3b:00.0 is 10de:2335, class 0x0302"
+VIRTIO = "PCI 0000:00:03.0 is 1af4:1041, class 0x0200"
+ACMES = "PCI 0000:0f:00.0 is fff1:0001, class 0x1200"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "counts"),
+    [
+        (NVIDIA, "cuda", True),
+        (NVIDIA, "cpu", False),
+        (NVIDIA, "acme", False),
+        (CHIPSET, "xpu", True),
+        (CHIPSET, "cuda", False),
+        (CHIPSET, "cpu", False),
+        (VIRTIO, "cuda", False),
+        (VIRTIO, "cpu", False),
+        (ACMES, "acme", True),
+        (ACMES, "cuda", False),
+    ],
+)
+def test_a_pci_function_of_another_torch_type_is_no_evidence(line, kind, counts):
+    one = adapter("one", kind, evidence=("torch 2.13.0",))
+    two = adapter("two", kind, evidence=("torch 2.13.0", line))
+    chosen = choose([one, two], settings(), None)
+    assert chosen.adapter == ("two" if counts else None)
 
 
 @pytest.mark.parametrize(

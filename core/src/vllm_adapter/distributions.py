@@ -183,9 +183,11 @@ def _text(distribution: Any, file: str) -> str:
 def _mentions(distribution: Any, group: str) -> bool:
     """Whether the group's name stands in a file of entry points that cannot be read as text."""
     folder = getattr(distribution, "_path", None)
+    if not isinstance(folder, Path):
+        return False
     try:
         content = read_bounded(folder / "entry_points.txt", PACKAGE_BYTES, cut=True)
-    except (OSError, TypeError):
+    except OSError:
         return False
     return group.encode() in content.replace(b"\0", b"")  # also in UTF-16
 

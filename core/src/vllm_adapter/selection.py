@@ -7,16 +7,22 @@ The rules, in this order:
    VA_ADAPTERS.
 2. An accelerator beats the CPU. The CPU is chosen where VA_ADAPTERS names it, where vLLM is a
    build for the CPU, or under VA_FALLBACK=allow.
-3. Then more evidence wins, then the order of VA_ADAPTERS. What is still equal is a tie: nobody is
-   chosen, and vLLM stays as it is.
+3. A stand-in, such as a new adapter before its chip is there, comes after every adapter that is
+   none, unless VA_ADAPTERS names it: `tested_on` names nothing, and it matches by the machine
+   alone, or says that its device is the CPU.
+4. Then more evidence wins, then the order of VA_ADAPTERS. What is still equal is a tie: nobody is
+   chosen, and vLLM stays as it is. A PCI function of a vendor whose devices are of another torch
+   type is no evidence.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from vllm_adapter.known_vendors import BY_PCI
 from vllm_adapter.records import AdapterRecord, Status
 from vllm_adapter.settings import Fallback, Settings
 from vllm_adapter.vllm_install import VllmInstall, find_vllm
@@ -29,6 +35,10 @@ _NATIVE: Final[Mapping[str, str]] = {
     "xpu": "NativeXpu",
 }
 """vLLM's own device families, and our class over each."""
+_ANY_MACHINE: Final = frozenset({"machine", "os"})
+"""Keys of a manifest's `match` that speak of no device."""
+_PCI_LINE: Final = re.compile(r"PCI \S+ is ([0-9a-f]{4}):")
+"""How evidence tells of a PCI function, with its vendor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,8 @@ class Considered:
 class Selection:
     """The choice. `adapter`, `device`, `torch_type` and `shape` are None where nobody is chosen.
 
+    `tied` are the names of those that are equally good, where that is why.
+
     `shape` is "native" where vLLM has a platform of its own for the device, else "generic";
     `platform` is the dotted class that vLLM shall use, or None: vLLM stays as it is. `record` is
     the chosen adapter as it was probed, so that nobody has to probe it again.
@@ -79,6 +91,7 @@ class Selection:
     record: AdapterRecord | None = None
     considered: tuple[Considered, ...] = ()
     settings: Mapping[str, str | None] = field(default_factory=dict)
+    tied: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back."""
@@ -92,6 +105,7 @@ class Selection:
             "record": self.record.to_json() if self.record else None,
             "considered": [one.to_json() for one in self.considered],
             "settings": dict(self.settings),
+            "tied": list(self.tied),
         }
 
     @classmethod
@@ -102,8 +116,8 @@ class Selection:
         """
         considered = tuple(Considered.from_json(one) for one in raw["considered"])
         record = AdapterRecord.from_json(raw["record"]) if raw["record"] else None
-        settings = dict(raw["settings"])
-        return cls(**{**raw, "record": record, "considered": considered, "settings": settings})
+        read = {"settings": dict(raw["settings"]), "tied": tuple(raw["tied"])}
+        return cls(**{**raw, **read, "record": record, "considered": considered})
 
 
 def select(settings: Settings) -> Selection:
@@ -140,9 +154,10 @@ def choose(
     why_not = {_key(record): _unfit(record, settings, build) for record in records}
     left = [record for record in records if not why_not[_key(record)]]
     won: AdapterRecord | None = None
+    tied: tuple[str, ...] = ()
     reason = "no installed adapter can serve vLLM here"
     if left:
-        won, reason, beaten = _best(left, settings, build)
+        won, reason, beaten, tied = _best(left, settings, build)
         why_not |= beaten
     elif settings.require_device:
         reason = f"VA_REQUIRE_DEVICE is {settings.require_device}, and no adapter here serves it"
@@ -175,6 +190,7 @@ def choose(
             for record in records
         ),
         settings=settings_that_matter(settings, vllm),
+        tied=tied,
     )
 
 
@@ -229,26 +245,38 @@ def _unfit(record: AdapterRecord, settings: Settings, build: str | None) -> str:
 
 def _best(
     left: Sequence[AdapterRecord], settings: Settings, build: str | None
-) -> tuple[AdapterRecord | None, str, dict[_Key, str]]:
-    """The winner (None: a tie), the reason, and why each other was not chosen."""
+) -> tuple[AdapterRecord | None, str, dict[_Key, str], tuple[str, ...]]:
+    """The winner, the reason, why each other was not chosen, and who is equally good as the best.
+
+    The winner is None where that is anybody.
+    """
     if len(left) == 1:
-        return left[0], _alone(left[0], settings, build), {}
+        return left[0], _alone(left[0], settings, build), {}, ()
     order = settings.adapters.order
-    keys = {r.name: (_family(r) != "cpu", _weight(r), -_place(r.name, order)) for r in left}
+    keys = {
+        r.name: (_family(r) != "cpu", not stands_in(r, order), _weight(r), -_place(r.name, order))
+        for r in left
+    }
     first, second = sorted(left, key=lambda r: keys[r.name], reverse=True)[:2]
     if keys[first.name] == keys[second.name]:
         equal = [r.name for r in left if keys[r.name] == keys[first.name]]
         tie = f"{' and '.join(equal)} are equally good"
-        reason = f"{tie}, and nobody says which; decide with VA_ADAPTERS={equal[0]}"
-        return None, reason, {_key(r): tie for r in left}
-    words = ("it is an accelerator", "there is more evidence for it", "VA_ADAPTERS names it first")
+        ways = " or ".join(f"`export VA_ADAPTERS={name}`" for name in equal)
+        reason = f"{tie}, and nobody says which; decide with {ways}"
+        return None, reason, {_key(r): tie for r in left}, tuple(equal)
+    words = (
+        "it is an accelerator",
+        "the other stands in for a chip that it was not tested on",
+        "there is more evidence for it",
+        "VA_ADAPTERS names it first",
+    )
 
     def over(other: AdapterRecord) -> str:
         pairs = zip(words, keys[first.name], keys[other.name], strict=True)
         return next(word for word, ours, theirs in pairs if ours != theirs)
 
     beaten = {_key(r): f"{first.name} was chosen: {over(r)}" for r in left if r is not first}
-    return first, f"{first.name} was chosen before {second.name}: {over(second)}", beaten
+    return first, f"{first.name} was chosen before {second.name}: {over(second)}", beaten, ()
 
 
 def _alone(record: AdapterRecord, settings: Settings, build: str | None) -> str:
@@ -259,9 +287,33 @@ def _alone(record: AdapterRecord, settings: Settings, build: str | None) -> str:
     return reason
 
 
+def stands_in(record: AdapterRecord, named: Sequence[str] = ()) -> bool:
+    """Whether an adapter was never on its hardware, and matched nothing but the machine.
+
+    One in `named` is wanted as it is.
+    """
+    manifest = record.manifest
+    if manifest is None or manifest.tested_on or record.name in named:
+        return False
+    by_machine = all(_ANY_MACHINE.issuperset(entry) for entry in manifest.match)
+    return by_machine or _torch_type(record) == "cpu"
+
+
 def _weight(record: AdapterRecord) -> int:
     """How much speaks for a device: the distinct things seen, without what its SDK printed."""
-    return len({line for line in record.evidence if not line.startswith("stderr: ")})
+    kind = _torch_type(record)
+    return len({line for line in record.evidence if _speaks(line, kind)})
+
+
+def _speaks(line: str, kind: str | None) -> bool:
+    """Whether a line of evidence can be of a device of that torch type, which answers."""
+    pci = _PCI_LINE.match(line)
+    if pci is None:
+        return not line.startswith("stderr: ")
+    row = BY_PCI.get(pci[1])
+    if row is not None and row.torch_type is not None:
+        return row.torch_type == kind
+    return kind != "cpu" and all(kind != row.torch_type for row in BY_PCI.values())
 
 
 def _place(name: str, order: Sequence[str]) -> int:

@@ -78,7 +78,9 @@ def _selection() -> Selection | None:
         return None
     sentences = [f"warning: {sentence}" for sentence in warnings]
     if selection.platform is None:
-        sentences.append(f"steps aside, vLLM stays as it is: {selection.reason}")
+        # A tie is for somebody to decide; the other reasons may well be as one wants it.
+        mark = "warning: " if selection.tied else ""
+        sentences.append(f"{mark}steps aside, vLLM stays as it is: {selection.reason}")
         for one in selection.considered:
             sentences.append(f"  {one.name} ({one.status}): {one.why_not or selection.reason}")
     else:

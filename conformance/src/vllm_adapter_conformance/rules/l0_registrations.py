@@ -22,10 +22,10 @@ _REGISTER: Final = frozenset(
 @rule(
     "L0.package.registrations",
     summary="no file of the package registers anything in torch's namespace vllm_adapter",
-    why="Core registers each kernel that a descriptor names, once, as the overload of its adapter. "
-    "Whoever loads a torch.library of that namespace himself can put his function under another "
-    "adapter's name, or core's, and torch runs it in silence. Name the kernel in the descriptor as "
-    "`run`, and keep operators of your own in a namespace of your own.",
+    why="Core registers each kernel that a descriptor names, once, as the overload of its "
+    "adapter. Whoever loads a torch.library of that namespace himself can put his function under "
+    "another adapter's name, or core's, and torch runs it in silence. Name the kernel in the "
+    "descriptor as `run`, and keep operators of your own in a namespace of your own.",
     cases=once,
 )
 def check_registrations(bench: Bench, case: Case) -> Observation:

@@ -1,4 +1,4 @@
-"""L2: with everything of the adapter loaded, core alone has registered kernels for its operators."""
+"""L2: with the adapter loaded, core alone has registered kernels for its operators."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from vllm_adapter_conformance.rule import Case, Failure, Observation, once, rule
     summary="nobody but core has registered anything in torch's namespace vllm_adapter",
     why="Each operator, adapter and dispatch key has one kernel, which core registers from the "
     "descriptor. A second registration (torch.library, or TORCH_LIBRARY_IMPL in C++) runs in the "
-    "place of an adapter's or of core's kernel, for every model of the process, and no answer says "
-    "so. The message names what was registered, and who did it. Name the kernel in the descriptor "
-    "as `run`, and keep operators of your own in a namespace of your own.",
+    "place of an adapter's or of core's kernel, for every model of the process, and no answer "
+    "says so. The message names what was registered, and who did it. Name the kernel in the "
+    "descriptor as `run`, and keep operators of your own in a namespace of your own.",
     cases=once,
     seconds=120.0,
 )

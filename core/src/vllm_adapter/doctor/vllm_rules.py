@@ -177,7 +177,9 @@ def _not_used(seen: Seen) -> Iterator[Finding]:
                 for one in usable
             ),
             selection.reason,
-            action="decide with VA_ADAPTERS=NAME",
+            action=f"run `export VA_ADAPTERS={selection.tied[0]}`, or another of the names"
+            if selection.tied
+            else "decide with VA_ADAPTERS=NAME",
         )
 
 

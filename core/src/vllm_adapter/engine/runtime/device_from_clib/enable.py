@@ -23,7 +23,7 @@ _UNUSED: Final = "privateuseone"
 _LOCK: Final = threading.Lock()
 _enabled: Backend | None = None
 _FORMER: Final[dict[str, Backend]] = kept("device", dict)
-"""By name, the backend that torch has: of an earlier import of this package, where there was one."""
+"""By name, the backend that torch has; of an earlier import of this package, if there was one."""
 
 
 def enabled() -> Backend | None:
