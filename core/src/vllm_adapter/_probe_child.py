@@ -3,8 +3,9 @@
     python -m vllm_adapter._probe_child FD < order.json
 
 The order is a JSON object: `names`, `records` and `host` (as their `to_json` writes them), `path`
-(the parent's sys.path) and `deadline` (by the monotonic clock, which all processes share). FD receives one JSON list a line: ["begin", name] before
-anything of that adapter is imported, then ["end", name, answer].
+(the parent's sys.path) and `deadline` (by the monotonic clock, which all processes share). FD
+receives one JSON list a line: ["begin", name] before anything of that adapter is imported, then
+["end", name, answer].
 
     python -m vllm_adapter._probe_child NAME
 

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
@@ -114,15 +114,16 @@ def _last_words(crew: Sequence[_Child]) -> Iterator[None]:
     """A signal that ends this process first ends the children, and says who was being probed."""
 
     def say(name: str) -> None:
-        asked = ", ".join(filter(None, (child.current for child in crew))) or "no adapter"
+        asked = [child.current for child in crew if child.current]
         for child in crew:
             child.close()
+        left_out = ",".join(f"-{name}" for name in asked)
+        whom = " and ".join(asked) or "no adapter"
+        sentence = f"error: {name} ended this while {whom} was being probed"
+        if asked:
+            sentence += f"; if nobody sent it, that adapter did (VA_ADAPTERS={left_out})"
         with suppress(OSError):
-            os.write(
-                2,
-                f"error: {name} ended this while {asked} was being probed; if nobody sent it, "
-                f"that adapter did: VA_ADAPTERS=-{asked.replace(', ', ',-')} leaves it out\n".encode(),
-            )
+            os.write(2, f"{sentence}\n".encode())
 
     def end(number: int, _: FrameType | None) -> None:
         say(signal.Signals(number).name)

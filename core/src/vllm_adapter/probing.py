@@ -37,9 +37,7 @@ _BUILDS: Final[Mapping[str, str]] = {"cuda": "CUDA", "xpu": "XPU"}
 class _Refused(Exception):
     """The probe's answer is a status other than ok."""
 
-    def __init__(
-        self, status: Status, reason: str, next_step: str, *, hung: bool = False
-    ) -> None:
+    def __init__(self, status: Status, reason: str, next_step: str, *, hung: bool = False) -> None:
         super().__init__(reason)
         self.hung = hung
         self.status = status
@@ -61,9 +59,7 @@ class _Found:
     seen: Accelerator | None = None
 
 
-def examine(
-    record: AdapterRecord, host: HostFacts, *, limit_s: float = LIMIT_S
-) -> dict[str, Any]:
+def examine(record: AdapterRecord, host: HostFacts, *, limit_s: float = LIMIT_S) -> dict[str, Any]:
     """Probes one matched adapter: its status, reason, next step, evidence and devices.
 
     `hung` says that it is broken because something of it took all of its time.

@@ -72,7 +72,7 @@ def scan(settings: Settings) -> tuple[AdapterRecord, ...]:
     by name: no order of folders or installation decides.
     """
     found = sorted(
-        entry_points(GROUP),
+        entry_points(GROUP, faulty=True),
         key=lambda p: (p.name, p.distribution != f"vllm-adapter-{p.name}", p.distribution),
     )
     records: list[AdapterRecord] = []
@@ -279,8 +279,8 @@ def _read(record: AdapterRecord, point: EntryPoint, settings: Settings) -> Adapt
         return _ended(
             record,
             Status.BROKEN,
-            f"its entry point is {shown(record.package)}, and must be the name of a top-level package "
-            "without dot or colon: finding anything deeper would import its parent",
+            f"its entry point is {shown(record.package)}, and must be the name of a top-level "
+            "package without dot or colon: finding anything deeper would import its parent",
             reinstall,
         )
     try:
