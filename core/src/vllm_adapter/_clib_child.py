@@ -24,7 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vllm_adapter.clib.library import Library, load
+from vllm_adapter._guard import signalled, stand_guard
+from vllm_adapter.clib.library import Library, by_hand, load
 from vllm_adapter.errors import VllmAdapterError
 
 
@@ -53,6 +54,7 @@ def main() -> None:
     if len(sys.argv) == 2:
         _by_hand(Path(sys.argv[1]))
         return
+    stand_guard()
     channel, path = int(sys.argv[1]), Path(sys.argv[2])
     signal.alarm(math.ceil(float(sys.argv[3])) + 1)
     faulthandler.enable()
@@ -67,7 +69,11 @@ def main() -> None:
     except VllmAdapterError as error:
         send("refused", error.message, error.hint)
     else:
-        send("answer", answer)
+        trespass = signalled()
+        if trespass:
+            send("refused", f"{path}: when it was asked, it {trespass}", f"run `{by_hand(path)}`")
+        else:
+            send("answer", answer)
     os._exit(0)
 
 

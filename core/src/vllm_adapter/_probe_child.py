@@ -3,8 +3,9 @@
     python -m vllm_adapter._probe_child FD < order.json
 
 The order is a JSON object: `names`, `records` and `host` (as their `to_json` writes them), `path`
-(the parent's sys.path) and `limit_s`. FD receives one JSON list a line: ["begin", name] before
-anything of that adapter is imported, then ["end", name, answer].
+(the parent's sys.path) and `deadline` (by the monotonic clock, which all processes share). FD
+receives one JSON list a line: ["begin", name] before anything of that adapter is imported, then
+["end", name, answer].
 
     python -m vllm_adapter._probe_child NAME
 
@@ -17,8 +18,11 @@ import faulthandler
 import json
 import os
 import sys
+import time
 from typing import Any
 
+from vllm_adapter._guard import signalled, stand_guard
+from vllm_adapter.adapter import probe_command
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.probing import examine
 from vllm_adapter.records import AdapterRecord
@@ -29,6 +33,7 @@ def main() -> None:
     word = sys.argv[1]
     if not word.isdecimal():
         return _by_hand(word)
+    stand_guard()
     channel = int(word)
     os.set_inheritable(channel, False)
     os.dup2(2, 1)
@@ -39,9 +44,14 @@ def main() -> None:
     for name in order["names"]:
         _send(channel, "begin", name)
         # Just before the parent gives up, stderr gets the line that hangs.
-        faulthandler.dump_traceback_later(order["limit_s"] * 0.9)
-        answer = examine(AdapterRecord.from_json(order["records"][name]), host)
+        left = max(order["deadline"] - time.monotonic(), 0.1)
+        faulthandler.dump_traceback_later(left * 0.9)
+        answer = examine(AdapterRecord.from_json(order["records"][name]), host, limit_s=left)
         faulthandler.cancel_dump_traceback_later()
+        trespass = signalled()
+        if trespass:
+            broken = {"status": "broken", "reason": f"its probe {trespass}", "devices": []}
+            answer |= broken | {"next_step": probe_command(name)}
         sys.stdout.flush()
         sys.stderr.flush()
         _send(channel, "end", name, answer)

@@ -290,7 +290,9 @@ def _text(value: Any, _: str) -> str | None:
 
 
 def _torch_type(value: Any, _: str) -> str | None:
-    return None if _matches(TORCH_TYPE, value) else "write the name of a torch device type, or null"
+    return (
+        None if _matches(TORCH_TYPE, value) else "write the name of a torch device type, or null"
+    )
 
 
 def _capability_id(value: Any, _: str) -> str | None:

@@ -61,7 +61,7 @@ def check_library(path: Path, *, limit_s: float = LIMIT_S) -> LibraryFacts:
             function missing, a short table, or a crash, a hang or a failure while it was asked.
     """
     check_file(path)
-    messages, how = _ask(path, limit_s)
+    messages, how, hung = _ask(path, limit_s)
     last = messages[-1] if messages else []
     match last:
         case ["answer", dict(answer)]:
@@ -69,10 +69,12 @@ def check_library(path: Path, *, limit_s: float = LIMIT_S) -> LibraryFacts:
         case ["refused", str(message), str(hint)]:
             raise LibraryError(message, hint=hint)
         case ["step", str(words)]:
-            raise LibraryError(
+            error = LibraryError(
                 f"{path}: a child process {how} when the library was {words}; it is not loaded",
                 hint=f"run `{by_hand(path)}` to see where",
             )
+            error.hung = hung
+            raise error
     raise LibraryError(
         f"{path}: the child process that should ask it {how} before it began",
         hint=f"run `{by_hand(path)}` to see why",
@@ -94,8 +96,9 @@ def _facts(path: Path, answer: dict[str, Any]) -> LibraryFacts:
     )
 
 
-def _ask(path: Path, limit_s: float) -> tuple[list[Any], str]:
-    """The child's messages, and how it ended."""
+def _ask(path: Path, limit_s: float) -> tuple[list[Any], str, bool]:
+    """The child's messages, how it ended, and whether it had to be ended."""
+    hung = False
     # Files in memory, and no pipes: nobody has to read while the child runs, or if it hangs.
     with _memory_file("answers") as answers, _memory_file("said") as said:
         try:
@@ -118,11 +121,11 @@ def _ask(path: Path, limit_s: float) -> tuple[list[Any], str]:
         try:
             how = how_it_ended(process.wait(limit_s))
         except subprocess.TimeoutExpired:
-            how = f"gave no answer within {limit_s:g} s"
+            how, hung = f"gave no answer within {limit_s:g} s", True
         finally:
             kill_group(process)
         messages = [json.loads(line) for line in _content(answers).splitlines()]
-        return messages, how + _last_words(_content(said))
+        return messages, how + _last_words(_content(said)), hung
 
 
 def _memory_file(name: str) -> BinaryIO:

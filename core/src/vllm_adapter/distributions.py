@@ -49,12 +49,12 @@ class EntryPoint:
         return importlib.import_module(self.value)
 
 
-def entry_points(group: str) -> list[EntryPoint]:
+def entry_points(group: str, *, faulty: bool = False) -> list[EntryPoint]:
     """Every entry point of a group; of a distribution found twice, the first on the path.
 
-    Of one whose file of entry points cannot be read, or names too many, one with a `fault`, named
-    after the distribution; only where that is called vllm-adapter-NAME, or the group stands
-    somewhere in the file, if nothing was read.
+    Of one whose file of entry points cannot be read, or names too many, nothing; with `faulty`
+    one with a `fault`, named after the distribution, if that is called vllm-adapter-NAME or what
+    can be made out says that it is concerned.
     """
     from importlib_metadata import distributions
 
@@ -77,6 +77,8 @@ def entry_points(group: str) -> list[EntryPoint]:
         seen.add(name)
         if len(points) > MAX_POINTS:
             fault = f"its entry_points.txt has {len(points)} in [{group}], above {MAX_POINTS}"
+        if fault and not faulty:
+            continue
         if fault:
             ours = _OURS.match(name.lower())
             points = [((ours[1] if ours else name).replace("-", "_"), "")]

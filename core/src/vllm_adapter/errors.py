@@ -114,9 +114,13 @@ class AdapterError(VllmAdapterError):
 
 
 class LibraryError(AdapterError):
-    """A C library is missing, is for another machine or ABI, lacks functions, crashes or hangs."""
+    """A C library is missing, is for another machine or ABI, lacks functions, crashes or hangs.
+
+    `hung` is whether it took all the time that it had.
+    """
 
     code = "VA0402"
+    hung = False
 
 
 class DeviceError(VllmAdapterError):

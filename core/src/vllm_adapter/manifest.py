@@ -141,7 +141,8 @@ def read_manifest(path: Path) -> Manifest:
         api=raw["api"],
         path=path,
         device=DeviceSection(
-            **{"torch_type": torch_type_of(raw["name"])} | {k: device[k] for k in _DEVICE_KEYS if k in device}
+            **{"torch_type": torch_type_of(raw["name"])}
+            | {k: device[k] for k in _DEVICE_KEYS if k in device}
         )
         if device
         else None,
@@ -234,10 +235,8 @@ def check_torch_names(raw: Mapping[str, Any]) -> list[str]:
 
 
 def _not_a_type(kind: Any) -> str:
-    example = torch_type_of(kind) if isinstance(kind, str) and NAME.match(kind) else "acme"
-    return (
-        f"is {shown(kind)}; torch reads a device type as lower-case letters and _, such as {example}"
-    )
+    form = torch_type_of(kind) if isinstance(kind, str) and NAME.match(kind) else "acme"
+    return f"is {shown(kind)}; torch reads a device type as lower-case letters and _: {form}"
 
 
 def check_match(match: Any) -> str | None:

@@ -29,16 +29,17 @@ from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.settings import Settings
 from vllm_adapter.torch_devices import torch_devices
 
-LIBRARY_LIMIT_S: Final = 0.75 * LIMIT_S
-"""Seconds for a C library: it has to be told before this process is given up."""
+_LIBRARY_SHARE: Final = 0.75
+"""A C library's part of the time: it has to be told before this process is given up."""
 _BUILDS: Final[Mapping[str, str]] = {"cuda": "CUDA", "xpu": "XPU"}
 
 
 class _Refused(Exception):
     """The probe's answer is a status other than ok."""
 
-    def __init__(self, status: Status, reason: str, next_step: str) -> None:
+    def __init__(self, status: Status, reason: str, next_step: str, *, hung: bool = False) -> None:
         super().__init__(reason)
+        self.hung = hung
         self.status = status
         self.next_step = next_step
 
@@ -58,15 +59,20 @@ class _Found:
     seen: Accelerator | None = None
 
 
-def examine(record: AdapterRecord, host: HostFacts) -> dict[str, Any]:
-    """Probes one matched adapter: its status, reason, next step, evidence and devices."""
+def examine(record: AdapterRecord, host: HostFacts, *, limit_s: float = LIMIT_S) -> dict[str, Any]:
+    """Probes one matched adapter: its status, reason, next step, evidence and devices.
+
+    `hung` says that it is broken because something of it took all of its time.
+    """
+    hung = False
     evidence: list[str] = []
     devices: list[DeviceRecord] = []
     try:
-        devices = _probe(record, host, evidence)
+        devices = _probe(record, host, evidence, limit_s)
         status, (reason, next_step) = Status.OK, _remark(record, devices)
     except _Refused as refusal:
         status, reason, next_step = refusal.status, str(refusal), refusal.next_step
+        hung = refusal.hung
     except AdapterError as error:
         status = Status.BROKEN
         reason = error.message.removeprefix(f"adapter {record.name}: ")
@@ -80,6 +86,7 @@ def examine(record: AdapterRecord, host: HostFacts) -> dict[str, Any]:
         "next_step": next_step,
         "evidence": evidence,
         "devices": [device.to_json() for device in devices],
+        "hung": hung,
     }
 
 
@@ -95,7 +102,9 @@ def _remark(record: AdapterRecord, devices: Sequence[DeviceRecord]) -> tuple[str
     )
 
 
-def _probe(record: AdapterRecord, host: HostFacts, evidence: list[str]) -> list[DeviceRecord]:
+def _probe(
+    record: AdapterRecord, host: HostFacts, evidence: list[str], limit_s: float
+) -> list[DeviceRecord]:
     manifest = record.manifest
     assert manifest is not None, "only matched adapters are probed, and they have a manifest"
     seen = match(manifest.match, host) or Match(())
@@ -110,7 +119,7 @@ def _probe(record: AdapterRecord, host: HostFacts, evidence: list[str]) -> list[
     kind = manifest.device.torch_type
     file = library_file(manifest, Settings.from_environ())
     if file is not None:
-        shown = _library_devices(record, file, evidence)
+        shown = _library_devices(record, file, evidence, _LIBRARY_SHARE * limit_s)
         count = len(shown)
     else:
         count = _torch_count(record, kind, manifest.device.torch_module, evidence)
@@ -229,14 +238,16 @@ def _plain(record: AdapterRecord, live: Any) -> dict[str, Any]:
     return plain
 
 
-def _library_devices(record: AdapterRecord, file: Path, evidence: list[str]) -> list[Accelerator]:
+def _library_devices(
+    record: AdapterRecord, file: Path, evidence: list[str], limit_s: float
+) -> list[Accelerator]:
     """What a C library shows; never nothing. It is asked in a process of its own."""
     try:
-        facts = check_library(file, limit_s=LIBRARY_LIMIT_S)
+        facts = check_library(file, limit_s=limit_s)
     except LibraryError as error:
         look = by_hand(file) if file.exists() else f"ls -l {shlex.quote(str(file))}"
         more = "" if look in error.hint else f"; {error.hint}"
-        raise _Refused(Status.BROKEN, error.message + more, look) from error
+        raise _Refused(Status.BROKEN, error.message + more, look, hung=error.hung) from error
     version = f" {facts.version}" if facts.version else ""
     count = len(facts.devices)
     if not count:

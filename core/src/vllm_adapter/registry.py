@@ -72,7 +72,7 @@ def scan(settings: Settings) -> tuple[AdapterRecord, ...]:
     by name: no order of folders or installation decides.
     """
     found = sorted(
-        entry_points(GROUP),
+        entry_points(GROUP, faulty=True),
         key=lambda p: (p.name, p.distribution != f"vllm-adapter-{p.name}", p.distribution),
     )
     records: list[AdapterRecord] = []
@@ -145,8 +145,9 @@ def probe(
 ) -> tuple[AdapterRecord, ...]:
     """The records, each without a status completed by a probe in a child process.
 
-    A kept answer is used if it is `ok`: whatever else was found may have been mended outside of
-    what we can see. `fresh` asks every adapter again.
+    A kept answer is used if it is `ok`, or if the adapter hung for at least as long as it would
+    have now, and says so: whatever else was found may have been mended outside of what we can
+    see. `fresh` asks every adapter again.
 
     Raises:
         InputError: no child process can be started on this system.
@@ -155,10 +156,11 @@ def probe(
 
     records = tuple(records)
     host = host or host_for(records)
+    limit = LIMIT_S if limit_s is None else limit_s
     done: dict[str, AdapterRecord] = {}
     for record in records:
-        kept = None if fresh or record.status is not None else _kept(record, host)
-        if kept is not None and kept.status is Status.OK:
+        kept = None if fresh or record.status is not None else _still(record, host, limit)
+        if kept is not None:
             done[record.name] = kept
     waiting = {r.name: r for r in records if r.status is None and r.name not in done}
     if waiting:
@@ -166,11 +168,12 @@ def probe(
             "host": host.to_json(),
             "records": {name: record.to_json() for name, record in waiting.items()},
         }
-        limit = LIMIT_S if limit_s is None else limit_s
         for name, ended in run_isolated(list(waiting), order, limit_s=limit).items():
             answer = ended if isinstance(ended, Mapping) else _obituary(waiting[name], ended)
             done[name] = _completed(waiting[name], answer)
-            probe_cache.store(waiting[name], host, answer)
+            if isinstance(ended, Mapping) or ended.begun:
+                kept_for = {"hung_s": limit if answer.get("hung") else None}
+                probe_cache.store(waiting[name], host, {**answer, **kept_for})
     return tuple(r if r.status is not None else done[r.name] for r in records)
 
 
@@ -276,8 +279,8 @@ def _read(record: AdapterRecord, point: EntryPoint, settings: Settings) -> Adapt
         return _ended(
             record,
             Status.BROKEN,
-            f"its entry point is {shown(record.package)}, and must be the name of a top-level package "
-            "without dot or colon: finding anything deeper would import its parent",
+            f"its entry point is {shown(record.package)}, and must be the name of a top-level "
+            "package without dot or colon: finding anything deeper would import its parent",
             reinstall,
         )
     try:
@@ -378,6 +381,18 @@ def _kept(record: AdapterRecord, host: HostFacts) -> AdapterRecord | None:
         return None
 
 
+def _still(record: AdapterRecord, host: HostFacts, limit_s: float) -> AdapterRecord | None:
+    """The record with the kept answer, if that need not be asked for again."""
+    kept = _kept(record, host)
+    if kept is None or kept.status is Status.OK:
+        return kept
+    hung_s = (probe_cache.load(record, host) or {}).get("hung_s")
+    if not isinstance(hung_s, (int, float)) or hung_s < limit_s:
+        return None
+    reason = f"{kept.reason}; that was an earlier probe, and `{LIST_PROBE}` asks again"
+    return replace(kept, reason=reason, next_step=LIST_PROBE)
+
+
 def _completed(record: AdapterRecord, answer: Mapping[str, Any]) -> AdapterRecord:
     return replace(
         record,
@@ -398,4 +413,5 @@ def _obituary(record: AdapterRecord, death: Death) -> dict[str, Any]:
         "next_step": probe_command(record.name),
         "evidence": [f"stderr: {line}" for line in death.words],
         "devices": [],
+        "hung": death.hung,
     }

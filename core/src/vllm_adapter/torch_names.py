@@ -14,8 +14,8 @@ TORCH: Final = "2.13.0"
 
 DEVICE_TYPES: Final = tuple(
     (
-        "cpu cuda ipu xpu mkldnn opengl opencl ideep hip ve fpga maia xla lazy vulkan mps meta hpu "
-        "mtia privateuseone"
+        "cpu cuda ipu xpu mkldnn opengl opencl ideep hip ve fpga maia xla lazy vulkan mps meta "
+        "hpu mtia privateuseone"
     ).split()
 )
 """The device types that torch's own parser of device names knows, in its order."""

@@ -7,9 +7,9 @@ A command is an entry point of group `vllm_adapter.commands` that names a module
     def add_arguments(parser) -> None
     def run(args) -> int                        0 ok, 1 bad news, 2 bad input or environment
 
-Only the chosen command's module is imported; the overview imports all of them for their HELP.
-So these modules are cheap: what is heavy they import inside `run`. The frame gives every command
-`--json` and `--debug`, and itself catches every VllmAdapterError.
+Only the chosen command's module is imported; the overview reads HELP from the source, where it
+is a plain text. These modules are cheap: what is heavy they import inside `run`. The frame gives
+every command `--json` and `--debug`, and itself catches every VllmAdapterError.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import Any, Final, NoReturn
 
 from vllm_adapter import __version__
 from vllm_adapter.cli import owners, streams
-from vllm_adapter.cli.output import error_line, warn
+from vllm_adapter.cli.command_help import help_line
+from vllm_adapter.cli.output import clean, error_line, warn
 from vllm_adapter.distributions import EntryPoint, entry_points
 from vllm_adapter.errors import InputError, VllmAdapterError
 from vllm_adapter.operators import operator
@@ -31,6 +32,8 @@ from vllm_adapter.settings import Settings
 
 GROUP: Final = "vllm_adapter.commands"
 PROGRAM: Final = "vllm-adapter"
+_WIDEST: Final = 24
+"""Columns for the names of commands; a longer one moves its own line alone."""
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 """What a shell reports for a program that SIGPIPE ended."""
@@ -107,7 +110,7 @@ def find_commands() -> dict[str, EntryPoint]:
 def _load(point: EntryPoint) -> Any:
     try:
         return point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"the command {point.name} cannot be loaded: {type(error).__name__}: {error}",
             hint=f"reinstall the package that brings {point.value}",
@@ -127,13 +130,10 @@ def _options(words: Sequence[str], commands: Mapping[str, EntryPoint]) -> None:
 
 def _overview(commands: Mapping[str, EntryPoint]) -> str:
     lines = [f"usage: {PROGRAM} [--version] [--debug] COMMAND ...", "", "commands:"]
-    width = max(map(len, commands), default=0)
+    width = min(max(map(len, commands), default=0), _WIDEST)
     for name, point in commands.items():
-        try:
-            summary = str(_load(point).HELP)
-        except InputError as error:
-            summary = f"({error.message})"
-        lines.append(f"  {name:<{width}}  {summary} {owners.mark(point)}".rstrip())
+        line = f"  {clean(name):<{width}}  {help_line(point)} {clean(owners.mark(point))}"
+        lines.append(line.rstrip())
     lines += ["", f"{PROGRAM} COMMAND --help shows its options and an example.", ""]
     return "\n".join(lines)
 
