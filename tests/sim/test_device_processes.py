@@ -42,7 +42,7 @@ def run(sim_path, tmp_path):
     return program
 
 
-@pytest.mark.parametrize("name", ["npu", "hpu", "musa"])
+@pytest.mark.parametrize("name", ["npu", "mlu", "musa"])
 def test_another_vendors_name(run, name):
     run(
         f"""
