@@ -184,3 +184,23 @@ def test_validate_asks_the_library_that_is_there(acme, site, faulty):
     assert "leaves required functions NULL: event_query, fence" in done.stdout
     shutil.copy(faulty(), package / "lib" / "libacme.so")
     assert site.run(*command).returncode == 0
+
+
+def test_an_adapter_with_a_digit_is_opened_as_a_torch_device(site, sim_path):
+    package = site.make("acme2", device={"library": "libacme.so"})
+    shutil.copy(sim_path, package / "libacme.so")
+    code = (
+        "import torch\n"
+        "from vllm_adapter import registry\n"
+        "from vllm_adapter.clib.library import Library\n"
+        "from vllm_adapter.engine.runtime.device_from_clib import enable\n"
+        "from vllm_adapter.settings import Settings\n"
+        "record = registry.find('acme2', Settings())\n"
+        "device = record.devices[1].torch\n"
+        "enable(record.manifest.device.torch_type, Library(record.manifest.library_file()))\n"
+        "x = torch.arange(3.0).to(device)\n"
+        "assert x.is_acme_two and torch.acme_two.device_count() > 1\n"
+        "print(device, (x + 1).tolist())\n"
+    )
+    done = site.run("-c", code)
+    assert done.stdout == "acme_two:1 [1.0, 2.0, 3.0]\n", done.stderr

@@ -116,7 +116,7 @@ def test_a_module_that_cannot_be_imported_is_named(only, capsys):
     assert frame.main(["fake"]) == 2
     assert "ImportError: no libfoo" in capsys.readouterr().err
     assert frame.main([]) == 0
-    assert "there is no module fake.module" in capsys.readouterr().out
+    assert "(there is no module fake.module)" in capsys.readouterr().out
 
 
 def test_every_command_has_json_and_its_example(only, capsys):
@@ -185,7 +185,7 @@ def test_a_foreign_command_is_marked_with_its_package(monkeypatch, capsys):
         Point(command(lambda args: 0), "run", "vllm-adapter-core"),
     ]
     monkeypatch.setattr(frame, "entry_points", lambda group: points)
-    monkeypatch.setattr(frame, "help_line", lambda point: "a fake")
+    monkeypatch.setattr("vllm_adapter.cli.command_help.help_line", lambda point: "a fake")
     assert frame.main([]) == 0
     out, err = capsys.readouterr()
     assert "  fake  a fake [of the package fake-tools]\n" in out

@@ -233,7 +233,7 @@ def test_without_the_rules_their_package_is_named(monkeypatch, capsys):
 def test_an_operator_alone_needs_an_adapter(capsys):
     assert main(["explain", "linear"]) == 2
     err = capsys.readouterr().err
-    assert "linear is an operator" in err and "vllm-adapter explain ADAPTER linear" in err
+    assert "linear is an operator" in err and "vllm-adapter explain cpu linear" in err
 
 
 def test_an_adapter_that_is_not_used_is_explained_with_a_warning(monkeypatch, capsys):

@@ -105,7 +105,7 @@ def run_suite(order: Order, follow: Callable[[Event], None]) -> Run:
         ran = any(of(reader.events, "plan"))
         written = order.certificate is None or certificate.is_file()
         if child.returncode not in GOOD_CODES or sentences or not (ran and written):
-            raise _no_verdict(child.returncode, sentences, log)
+            raise _no_verdict(order.adapter, child.returncode, sentences, log)
         if order.certificate is not None:
             write(order.certificate, json.loads(certificate.read_text(encoding="utf-8")))
         return Run(reader.events)
@@ -142,12 +142,12 @@ def _pass_on(reader: Reader, follow: Callable[[Event], None]) -> None:
         follow(event)
 
 
-def _no_verdict(code: int, sentences: Sequence[str], log: Path) -> SuiteError:
+def _no_verdict(adapter: str, code: int, sentences: Sequence[str], log: Path) -> SuiteError:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     tail = " / ".join(line for line in lines[-_TAIL:] if line.strip())
     return SuiteError(
         f"the suite ended without a verdict (pytest code {code}): "
         f"{'; '.join(sentences) or tail or 'no output'}",
-        hint="run `pytest --pyargs vllm_adapter_conformance --adapter NAME` to see all of it, "
-        "and report it: this is no fault of the adapter",
+        hint=f"run `pytest --pyargs vllm_adapter_conformance --adapter {adapter}` to see all of "
+        "it, and report it: this is no fault of the adapter",
     )

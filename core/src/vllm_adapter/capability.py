@@ -294,7 +294,7 @@ def _is_newer_minor(tag: Any, origin: str) -> bool:
     if version is None:
         raise CapabilityError(
             f'{origin}: "schema" is {shown(tag)}, not "{SCHEMA_NAME}/MAJOR.MINOR"',
-            hint="an older format converts with `vllm-adapter validate --convert FILE`",
+            hint=f"an older format converts with `vllm-adapter validate --convert {origin}`",
         )
     ours = ".".join(map(str, SCHEMA_VERSION))
     if version[0] != SCHEMA_VERSION[0]:

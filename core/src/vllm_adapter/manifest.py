@@ -205,14 +205,24 @@ def torch_type_of(name: str) -> str:
 
 
 def check_torch_type(kind: str) -> str | None:
-    """Why core cannot register a device from a C library under this name, or None."""
+    """Why no C library's manifest may say that its device is of this type, or None.
+
+    A type of torch's own belongs to the vendor whose device it is, even where torch would lend it
+    to a library, as a simulated device that stands in for that vendor's needs it.
+    """
     from vllm_adapter.torch_names import DEVICE_TYPES, TAKEN, TORCH
 
-    if not TORCH_TYPE.match(kind):
-        return _not_a_type(kind)
+    fault = check_type_spelling(kind)
+    if fault:
+        return fault
     if kind in DEVICE_TYPES or kind in TAKEN:
         return f"is {kind!r}, a name that torch {TORCH} keeps for itself"
     return None
+
+
+def check_type_spelling(kind: str) -> str | None:
+    """Why torch cannot read this as a device type, or None."""
+    return None if TORCH_TYPE.match(kind) else _not_a_type(kind)
 
 
 def check_torch_names(raw: Mapping[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ MAX_LINE: Final = 120
 _ASSIGNED: Final = re.compile(r"HELP *(:[^=\n]{0,60})?=(?!=)")
 _LINES: Final = 12
 """Source lines that the text of one line may take."""
+_COLUMNS: Final = 10_000
 
 
 def help_line(point: EntryPoint) -> str:
@@ -53,7 +54,7 @@ def _help(lines: list[str]) -> str | None:
 def _value(lines: Iterable[str]) -> str | None:
     so_far = ""
     for line in lines:
-        so_far += f"{line[:1000]}\n"
+        so_far += f"{line[:_COLUMNS]}\n"
         try:
             statement = ast.parse(so_far).body[0]
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # not yet at its end

@@ -59,6 +59,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _some_adapter() -> str:
+    """An installed adapter as an example, the CPU's if it is there."""
+    from vllm_adapter.registry import scan
+    from vllm_adapter.settings import Settings
+
+    names = [record.name for record in scan(Settings())]
+    return "cpu" if "cpu" in names or not names else names[0]
+
+
 def _adapter(args: argparse.Namespace) -> int:
     from vllm_adapter.operators import OPERATORS, operator
 
@@ -66,7 +75,7 @@ def _adapter(args: argparse.Namespace) -> int:
     if args.key in OPERATORS and not args.operator and not _is_adapter(args.key):
         raise InputError(
             f"{args.key} is an operator, which adapters decide on",
-            hint=f"name one of them: vllm-adapter explain ADAPTER {args.key}",
+            hint=f"name one of them: vllm-adapter explain {_some_adapter()} {args.key}",
         )
     capabilities = _capabilities(args.key)
     if args.diff is not None:

@@ -23,7 +23,6 @@ from typing import Any, Final, NoReturn
 
 from vllm_adapter import __version__
 from vllm_adapter.cli import owners, streams
-from vllm_adapter.cli.command_help import help_line
 from vllm_adapter.cli.output import clean, error_line, warn
 from vllm_adapter.distributions import EntryPoint, entry_points
 from vllm_adapter.errors import InputError, VllmAdapterError
@@ -129,6 +128,8 @@ def _options(words: Sequence[str], commands: Mapping[str, EntryPoint]) -> None:
 
 
 def _overview(commands: Mapping[str, EntryPoint]) -> str:
+    from vllm_adapter.cli.command_help import help_line
+
     lines = [f"usage: {PROGRAM} [--version] [--debug] COMMAND ...", "", "commands:"]
     width = min(max(map(len, commands), default=0), _WIDEST)
     for name, point in commands.items():

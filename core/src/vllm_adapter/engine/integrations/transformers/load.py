@@ -28,8 +28,8 @@ def locate(source: str) -> tuple[Path, str | None]:
     if not path.exists():
         raise InputError(
             f"there is no model at {source}",
-            hint=f"give a folder with config.json, a .gguf file, or {PACKAGE}NAME; "
-            "models are not downloaded",
+            hint="give a folder with config.json, a .gguf file, or an installed package's name "
+            f"behind {PACKAGE}; models are not downloaded",
         )
     if not (path / "config.json").is_file():
         raise InputError(

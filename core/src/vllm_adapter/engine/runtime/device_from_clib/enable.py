@@ -16,7 +16,7 @@ from vllm_adapter.engine.runtime.device_from_clib.module import device_module
 from vllm_adapter.engine.runtime.device_from_clib.patches import PATCHES
 from vllm_adapter.engine.runtime.device_from_clib.registration import register
 from vllm_adapter.errors import AdapterError
-from vllm_adapter.manifest import check_torch_type
+from vllm_adapter.manifest import check_type_spelling
 from vllm_adapter.settings import Settings
 
 _UNUSED: Final = "privateuseone"
@@ -96,7 +96,7 @@ def _check(name: str, library: Library) -> None:
             f"torch {torch.__version__} cannot take a device from Python",
             hint="install torch 2.13 or later",
         )
-    fault = check_torch_type(name)
+    fault = check_type_spelling(name)
     if fault:
         raise _unfit(library, fault)
     taken = torch._C._get_privateuse1_backend_name()
