@@ -11,7 +11,7 @@ from tiny_llama import tiny
 from torch import nn
 from transformers import AutoModelForCausalLM
 from unseen.altered_encoders import right
-from unseen.altered_models import Lora, vector
+from unseen.odd_modules import Lora, vector
 from unseen.verdicts import Case, NoTarget, no_cache, unpadded
 
 from vllm_adapter.engine.integrations.transformers import adapt, unadapt
@@ -314,8 +314,14 @@ DTYPE = ("dtype", "float", "half")
 CASES = [
     Case("after: no-ops (eval, float, to cpu)", after=nothing_much, inert=True, served=True),
     Case("after: half()", after=half, inert=True, given=no_cache, names=DTYPE, tolerance=COARSE),
-    Case("after: to(bfloat16)", after=to_bfloat16, inert=True, given=no_cache, names=DTYPE,
-         tolerance=0.5),
+    Case(
+        "after: to(bfloat16)",
+        after=to_bfloat16,
+        inert=True,
+        given=no_cache,
+        names=DTYPE,
+        tolerance=0.5,
+    ),
     Case("after: to(float64)", after=to_float64, inert=True, names=DTYPE),
     Case("after: double() and float() again", after=there_and_back, inert=True, names=DTYPE),
     Case("after: load_state_dict", after=other_weights),
@@ -326,8 +332,11 @@ CASES = [
     Case("after: input embeddings set", after=input_embeddings_set),
     Case("after: output embeddings set", after=output_embeddings_set),
     Case("after: head's weight written", after=head_weight_written),
-    Case("after: head's weight written, tied", after=head_weight_written,
-         config={"tie_word_embeddings": True}),
+    Case(
+        "after: head's weight written, tied",
+        after=head_weight_written,
+        config={"tie_word_embeddings": True},
+    ),
     Case("after: embedding's weight written", after=embedding_weight_written),
     Case("after: all parameters written", after=all_written),
     Case("after: averaged by name", after=averaged_by_name),
@@ -347,8 +356,12 @@ CASES = [
     Case("after: one layer replaced", after=layer_replaced, given=no_cache, names=("layer",)),
     Case("after: norm replaced", after=norm_replaced, names=("norm",)),
     Case("after: head replaced", after=head_replaced),
-    Case("after: train() with dropout", after=in_train_mode, config={"attention_dropout": 0.4},
-         names=("train", "dropout", "inference")),
+    Case(
+        "after: train() with dropout",
+        after=in_train_mode,
+        config={"attention_dropout": 0.4},
+        names=("train", "dropout", "inference"),
+    ),
     Case("after: attention set to eager", after=attention_set_to_eager, inert=True),
     Case("after: torch.compile", after=compiled, inert=True, given=unpadded),
     Case("after: deepcopy", after=copied, inert=True),
@@ -361,11 +374,17 @@ CASES = [
     Case("after: unadapt, double, adapt", after=undone_half_again, inert=True, names=DTYPE),
     Case("after: unadapt, hook, adapt", after=dequantised_there, names=HOOK),
     Case("adapt called twice", adapt=twice, names=("adapted", "already")),
-    Case("adapt of the base, then of the whole", adapt=base_and_whole, names=("adapted", "already")),
-    Case("after: bert, hook on a layer", after=bert_layer_hook, kind="bert", given=right, names=HOOK),
-    Case("after: bert, half()", after=half, kind="bert", given=right, inert=True, tolerance=COARSE),
+    Case(
+        "adapt of the base, then of the whole", adapt=base_and_whole, names=("adapted", "already")
+    ),
+    Case(
+        "after: bert, hook on a layer", after=bert_layer_hook, kind="bert", given=right, names=HOOK
+    ),
+    Case(
+        "after: bert, half()", after=half, kind="bert", given=right, inert=True, tolerance=COARSE
+    ),
     Case("after: bert, more tokens", after=bert_resized, kind="bert", given=right, inert=True),
     Case("after: bert, load_state_dict", after=bert_other_weights, kind="bert", given=right),
     Case("after: bert, all parameters written", after=all_written, kind="bert", given=right),
     Case("after: bert, unadapt", after=undone, kind="bert", given=right, inert=True, served=True),
-]  # fmt: skip
+]

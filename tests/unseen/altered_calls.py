@@ -6,7 +6,7 @@ import torch
 from tiny_llama import batch, greedy
 from torch import nn
 from transformers import DynamicCache
-from unseen.altered_models import vector
+from unseen.odd_modules import vector
 from unseen.verdicts import Case, forward, no_cache, padded, real, unpadded
 
 
@@ -237,34 +237,80 @@ CASES = [
     Case("unaltered llama, second turn", read=two_prompts_one_cache, served=True),
     Case("base model alone", base_only, names=("base", "model")),
     Case("call: inputs_embeds", given=soft_prompt, names=("embed",)),
-    Case("call: inputs_embeds with a mask", given=soft_prompt_padded, read=forward, names=("embed",)),
-    Case("call: generate from inputs_embeds", given=soft_prompt, read=generate_from_embeds,
-         names=("embed",)),
+    Case(
+        "call: inputs_embeds with a mask", given=soft_prompt_padded, read=forward, names=("embed",)
+    ),
+    Case(
+        "call: generate from inputs_embeds",
+        given=soft_prompt,
+        read=generate_from_embeds,
+        names=("embed",),
+    ),
     Case("call: mask with a hole", given=mask_with_a_hole, read=forward, names=("mask",)),
     Case("call: float mask", given=float_mask, names=("mask",)),
     Case("call: bool mask", given=bool_mask, names=("mask",)),
     Case("call: 4-D mask of a prefix model", given=prefix_mask, names=("mask",)),
-    Case("call: position_ids stretched", given=positions_stretched, read=forward, names=("position",)),
+    Case(
+        "call: position_ids stretched",
+        given=positions_stretched,
+        read=forward,
+        names=("position",),
+    ),
     Case("call: position_ids shifted", given=positions_shifted, read=forward, names=("position",)),
-    Case("call: position_ids reversed", given=positions_reversed, read=forward, names=("position",)),
+    Case(
+        "call: position_ids reversed", given=positions_reversed, read=forward, names=("position",)
+    ),
     Case("call: packed by position_ids", given=packed, names=("position", "packed")),
     Case("call: all hidden states", read=hidden_states, names=("hidden",)),
     Case("call: attentions", read=attentions, names=("attention",)),
-    Case("config asks for hidden states", config_asks_hidden_states, read=hidden_states_by_config,
-         inert=True, names=("hidden",)),
+    Case(
+        "config asks for hidden states",
+        config_asks_hidden_states,
+        read=hidden_states_by_config,
+        inert=True,
+        names=("hidden",),
+    ),
     Case("cache: filled by prefix tuning", read=filled_cache, names=("cache",)),
     Case("cache: copied for two continuations", read=deep_copy_of_cache, names=("cache", "cop")),
-    Case("gradients of the weights", read=gradients, given=unpadded, names=("grad", "inference", "train")),
-    Case("gradients of inputs_embeds", read=gradient_of_inputs, names=("grad", "inference", "train", "embed")),
-    Case("train mode with dropout", train_with_dropout, config={"attention_dropout": 0.4},
-         names=("train", "dropout", "inference")),
-    Case("train mode, checkpointed", checkpointed, given=no_cache, inert=True, names=("train", "inference")),
-    Case("one attention in train mode", one_layer_in_train, config={"attention_dropout": 0.4},
-         names=("train", "dropout", "inference")),
-    Case("compiled: torch.compile before", compiled_before, inert=True, names=("compile", "optimized")),
+    Case(
+        "gradients of the weights",
+        read=gradients,
+        given=unpadded,
+        names=("grad", "inference", "train"),
+    ),
+    Case(
+        "gradients of inputs_embeds",
+        read=gradient_of_inputs,
+        names=("grad", "inference", "train", "embed"),
+    ),
+    Case(
+        "train mode with dropout",
+        train_with_dropout,
+        config={"attention_dropout": 0.4},
+        names=("train", "dropout", "inference"),
+    ),
+    Case(
+        "train mode, checkpointed",
+        checkpointed,
+        given=no_cache,
+        inert=True,
+        names=("train", "inference"),
+    ),
+    Case(
+        "one attention in train mode",
+        one_layer_in_train,
+        config={"attention_dropout": 0.4},
+        names=("train", "dropout", "inference"),
+    ),
+    Case(
+        "compiled: torch.compile before",
+        compiled_before,
+        inert=True,
+        names=("compile", "optimized"),
+    ),
     Case("compiled: model.compile before", compiled_in_place, inert=True, names=("compile",)),
     Case("compiled: one layer before", compiled_layer, inert=True, names=("compile", "layer")),
     Case("wrapped in a module of one's own", Wrapped, names=("wrapped", "model")),
     Case("wrapped in DataParallel", data_parallel, inert=True, names=("dataparallel",)),
     Case("attention set to eager later", eager_later, inert=True, names=("eager", "attention")),
-]  # fmt: skip
+]

@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 from transformers import BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification
 from transformers.models.bert.modeling_bert import BertIntermediate, BertSelfOutput
-from unseen.altered_models import Lora, Ternary, replaced, vector
+from unseen.alterations import replaced
+from unseen.odd_modules import Lora, Ternary, vector
 from unseen.verdicts import Case, padded, tiny_bert, unpadded
 
 
@@ -210,10 +211,16 @@ def hidden_states(model, given):
 
 HOOK = ("hook",)
 CASES = [
-    Case(f"bert {case.name}", **{
-        **{f: getattr(case, f) for f in Case.__dataclass_fields__ if f not in ("name", "kind")},
-        "kind": "bert", "given": case.given or right,
-    })
+    Case(
+        f"bert {case.name}",
+        **{
+            **{
+                f: getattr(case, f) for f in Case.__dataclass_fields__ if f not in ("name", "kind")
+            },
+            "kind": "bert",
+            "given": case.given or right,
+        },
+    )
     for case in [
         Case("hook: steering vector on a layer", steering, names=HOOK),
         Case("hook: on query", hook_on_query, names=HOOK),
@@ -236,17 +243,32 @@ CASES = [
         Case("buffers: position_ids shifted", shifted_positions, names=("position",)),
         Case("buffers: token_type_ids are ones", other_types, names=("type",)),
         Case("LoRA by hand", lora, names=("lora", "query")),
-        Case("parametrized: ternary weights", parametrized, names=("parametri", "dense", "weight")),
+        Case(
+            "parametrized: ternary weights", parametrized, names=("parametri", "dense", "weight")
+        ),
         Case("layers: first one dropped", dropped_layer, names=("layer",)),
         Case("layers: one shared", shared_layers, names=("layer", "shared")),
         Case("dropout raised, in eval", dropout_raised, inert=True, names=("dropout",)),
         Case("dropout in train mode", dropout_in_train, names=("train", "dropout", "inference")),
-        Case("dropout of one module on in eval", always_dropped, names=("train", "dropout", "inference")),
+        Case(
+            "dropout of one module on in eval",
+            always_dropped,
+            names=("train", "dropout", "inference"),
+        ),
         Case("biases removed in one layer", bias_removed, names=("bias",)),
         Case("config: gelu_new", config={"hidden_act": "gelu_new"}, names=("gelu", "act")),
-        Case("config: chunked feed forward", config={"chunk_size_feed_forward": 1}, given=unpadded),
-        Case("config: no pooler", config={"add_pooling_layer": False}, make=lambda: tiny_bert(
-            lambda config: __import__("transformers").BertModel(config, add_pooling_layer=False))),
+        Case(
+            "config: chunked feed forward", config={"chunk_size_feed_forward": 1}, given=unpadded
+        ),
+        Case(
+            "config: no pooler",
+            config={"add_pooling_layer": False},
+            make=lambda: tiny_bert(
+                lambda config: __import__("transformers").BertModel(
+                    config, add_pooling_layer=False
+                )
+            ),
+        ),
         Case("head: masked language model", make=masked_lm),
         Case("head: sequence classifier", make=sequence_classifier),
         Case("head: token classifier", make=token_classifier),
@@ -258,4 +280,4 @@ CASES = [
         Case("call: 4-D mask", given=mask_of_rows, names=("mask",)),
         Case("call: all hidden states", read=hidden_states, names=("hidden",)),
     ]
-]  # fmt: skip
+]

@@ -198,13 +198,18 @@ MANIFESTS = [
     manifest("no JSON", ("json",), raw=b"name = villain"),
     manifest("a list", ("object", "list"), raw=b"[]"),
     manifest("UTF-16", ("utf", "json"), raw=json.dumps(MANIFEST).encode("utf-16")),
-    manifest("UTF-8 with a mark", raw=b"\xef\xbb\xbf" + json.dumps(MANIFEST).encode(), case=EITHER),
+    manifest(
+        "UTF-8 with a mark", raw=b"\xef\xbb\xbf" + json.dumps(MANIFEST).encode(), case=EITHER
+    ),
     manifest("Latin-1", ("utf", "json"), raw='{"vendor": "Müller"}'.encode("latin-1")),
     manifest("zero bytes", ("json", "utf"), raw=bytes(500)),
     manifest("nested without end", ("json", "deep", "nest"), raw=b"[" * 200_000),
     manifest("a number of 6000 digits", raw=b'{"schema": ' + b"9" * 6000 + b"}"),
-    manifest("a key twice", raw=json.dumps(MANIFEST).encode()[:-1] + b', "name": "cpu"}',
-             case=named_dist(("broken", "ok"), (0, 1))),
+    manifest(
+        "a key twice",
+        raw=json.dumps(MANIFEST).encode()[:-1] + b', "name": "cpu"}',
+        case=named_dist(("broken", "ok"), (0, 1)),
+    ),
     manifest("NaN for a version", raw=b'{"schema": NaN, "name": "villain"}'),
     special("missing", lambda file: None, ("adapter.json",)),
     special("100 MB", sparse, ("large", "mb", "mib", "bytes", "size", "big")),
@@ -215,7 +220,9 @@ MANIFESTS = [
     special("a folder", Path.mkdir, ("adapter.json",)),
     special("unreadable", lambda f: f.symlink_to("/proc/self/mem"), ("adapter.json",)),
     manifest("schema of a later major", ("schema", "version"), schema="vllm-adapter/manifest/9.0"),
-    manifest("schema of a later minor", schema="vllm-adapter/manifest/1.9", colour="red", case=HEALTHY),
+    manifest(
+        "schema of a later minor", schema="vllm-adapter/manifest/1.9", colour="red", case=HEALTHY
+    ),
     manifest("schema of another kind", ("schema",), schema="vllm-adapter/capability/1.0"),
     manifest("schema is a list", ("schema",), schema=["vllm-adapter/manifest/1.0"]),
     manifest("another name than its entry", ("other", "name"), name="other"),
@@ -226,48 +233,82 @@ MANIFESTS = [
     manifest("api is a number", ("api",), api=1.0),
     manifest("match of an unknown key", ("match", "moon"), match=[{"moon": "full"}]),
     manifest("match is an object", ("match",), match={"machine": ["x86_64"]}),
-    manifest("match of a bad glob", match=[{"device_node": "/dev/[z-a"}],
-             case=named_dist(("broken", "absent"), (0, 1))),
-    manifest("match looks through the whole disk", match=[{"device_node": "/**/**/**/x"}],
-             case=named_dist(("broken", "absent"), (0, 1))),
-    manifest("capabilities out of the package", ("capabilities",), capabilities="../../*.json",
-             device={"torch_type": "cpu"}),
-    manifest("capabilities absolute", ("capabilities",), capabilities="/etc/*.json",
-             device={"torch_type": "cpu"}),
+    manifest(
+        "match of a bad glob",
+        match=[{"device_node": "/dev/[z-a"}],
+        case=named_dist(("broken", "absent"), (0, 1)),
+    ),
+    manifest(
+        "match looks through the whole disk",
+        match=[{"device_node": "/**/**/**/x"}],
+        case=named_dist(("broken", "absent"), (0, 1)),
+    ),
+    manifest(
+        "capabilities out of the package",
+        ("capabilities",),
+        capabilities="../../*.json",
+        device={"torch_type": "cpu"},
+    ),
+    manifest(
+        "capabilities absolute",
+        ("capabilities",),
+        capabilities="/etc/*.json",
+        device={"torch_type": "cpu"},
+    ),
     manifest("plugin of another package", ("plugin", "plug-in"), plugin="os:system"),
     manifest("plugin without class", ("plugin", "plug-in"), plugin="vllm_adapter_villain"),
-    manifest("plugin is missing", ("plugin", "plug-in"), plugin="vllm_adapter_villain.gone:Plugin"),
+    manifest(
+        "plugin is missing", ("plugin", "plug-in"), plugin="vllm_adapter_villain.gone:Plugin"
+    ),
     manifest("library absolute", ("library",), device={"library": "/lib/libc.so.6"}),
     manifest("library through a parent", ("library",), device={"library": "../libx.so"}),
-    manifest("torch_module is missing", ("torch_nowhere",),
-             device={"torch_type": "villain", "torch_module": "torch_nowhere"}),
+    manifest(
+        "torch_module is missing",
+        ("torch_nowhere",),
+        device={"torch_type": "villain", "torch_module": "torch_nowhere"},
+    ),
     manifest("vendor moves the cursor", vendor="\x1b[2J\x1b[1;31mcpu\x07\n\rok", case=EITHER),
     manifest("vendor is half a character", vendor="\ud83d", case=EITHER),
-    manifest("vendor is 900 kB long", vendor="x" * 900_000, case=EITHER | {"unsaid": ("x" * 5000,)}),
+    manifest(
+        "vendor is 900 kB long", vendor="x" * 900_000, case=EITHER | {"unsaid": ("x" * 5000,)}
+    ),
     manifest("vendor is empty", vendor="", case=EITHER),
     device_name("maia"),
     device_name("cuda"),
     device_name("meta"),
     descriptor("no JSON", lambda f: f.write_text("{"), ()),
     descriptor("a FIFO", os.mkfifo, ()),
-    descriptor("of a later major", lambda f: f.write_text('{"schema": "vllm-adapter/capability/7.0"}')),
-]  # fmt: skip
+    descriptor(
+        "of a later major", lambda f: f.write_text('{"schema": "vllm-adapter/capability/7.0"}')
+    ),
+]
 METADATA = [
     entries("not UTF-8", b"[vllm_adapter.adapters]\nvillain = vllm_adapter_\xff\xfe\n", NO_ROW),
     entries("UTF-16", "[vllm_adapter.adapters]\nvillain = x\n".encode("utf-16"), NO_ROW),
     entries("no section", b"villain = vllm_adapter_villain\n", UNIGNORED | {"named": ()}),
-    entries("an unclosed section", b"[vllm_adapter.adapters\nvillain = vllm_adapter_villain\n", NO_ROW),
+    entries(
+        "an unclosed section", b"[vllm_adapter.adapters\nvillain = vllm_adapter_villain\n", NO_ROW
+    ),
     entries("no value", b"[vllm_adapter.adapters]\nvillain =\n"),
     entries("no equals sign", b"[vllm_adapter.adapters]\nvillain\n", NO_ROW),
     entries("a value with a colon", b"[vllm_adapter.adapters]\nvillain = os:system\n"),
     entries("a value with a space", b"[vllm_adapter.adapters]\nvillain = vllm adapter\n"),
     entries("a value that is a path", b"[vllm_adapter.adapters]\nvillain = ../../etc\n"),
-    entries("the same line twice", b"[vllm_adapter.adapters]\n"
-            + 2 * b"villain = vllm_adapter_villain\n", EITHER | {"status": ("ok", "shadowed", "broken")}),
-    entries("a name with escapes", "[vllm_adapter.adapters]\n\x1b[31mvillain = x\n".encode()),
-    entries("a name with a space", b"[vllm_adapter.adapters]\nthe villain = vllm_adapter_villain\n"),
-    entries("ten thousand lines", b"[vllm_adapter.adapters]\n" + b"".join(
-        b"villain%d = vllm_adapter_villain\n" % i for i in range(10_000)), {"status": ()}),
+    entries(
+        "the same line twice",
+        b"[vllm_adapter.adapters]\n" + 2 * b"villain = vllm_adapter_villain\n",
+        EITHER | {"status": ("ok", "shadowed", "broken")},
+    ),
+    entries("a name with escapes", b"[vllm_adapter.adapters]\n\x1b[31mvillain = x\n"),
+    entries(
+        "a name with a space", b"[vllm_adapter.adapters]\nthe villain = vllm_adapter_villain\n"
+    ),
+    entries(
+        "ten thousand lines",
+        b"[vllm_adapter.adapters]\n"
+        + b"".join(b"villain%d = vllm_adapter_villain\n" % i for i in range(10_000)),
+        {"status": ()},
+    ),
     special_entries("a FIFO", os.mkfifo, NO_ROW),
     special_entries("a folder", Path.mkdir, NO_ROW),
     special_entries("a link to itself", lambda f: f.symlink_to(f.name), NO_ROW),
@@ -276,20 +317,42 @@ METADATA = [
     metadata("empty", b"", EITHER),
     metadata("bytes", bytes(range(256)) * 4, EITHER),
     metadata("no version", b"Metadata-Version: 2.1\nName: vllm-adapter-villain\n\n", EITHER),
-    metadata("Requires-Python is garbage", b"Metadata-Version: 2.1\nName: vllm-adapter-villain\n"
-             b"Version: 1\nRequires-Python: snake\n\n", EITHER),
-    metadata("Requires-Dist is garbage", b"Metadata-Version: 2.1\nName: vllm-adapter-villain\n"
-             b"Version: 1\nRequires-Dist: torch >>> 2 ;;; x\n\n", EITHER),
-    metadata("a later torch is needed", b"Metadata-Version: 2.1\nName: vllm-adapter-villain\n"
-             b"Version: 1\nRequires-Dist: torch>=99\n\n", {"status": ("incompatible",)}),
-    Hostile("two packages of one name", two_of_one_name, status=("ok", "shadowed"),
-            named=("first", "second"), doctor=(0, 1)),
-    Hostile("a second adapter called cpu", twin_of_cpu, status=("shadowed",), named=("twin",),
-            doctor=(0, 1)),
+    metadata(
+        "Requires-Python is garbage",
+        b"Metadata-Version: 2.1\nName: vllm-adapter-villain\n"
+        b"Version: 1\nRequires-Python: snake\n\n",
+        EITHER,
+    ),
+    metadata(
+        "Requires-Dist is garbage",
+        b"Metadata-Version: 2.1\nName: vllm-adapter-villain\n"
+        b"Version: 1\nRequires-Dist: torch >>> 2 ;;; x\n\n",
+        EITHER,
+    ),
+    metadata(
+        "a later torch is needed",
+        b"Metadata-Version: 2.1\nName: vllm-adapter-villain\n"
+        b"Version: 1\nRequires-Dist: torch>=99\n\n",
+        {"status": ("incompatible",)},
+    ),
+    Hostile(
+        "two packages of one name",
+        two_of_one_name,
+        status=("ok", "shadowed"),
+        named=("first", "second"),
+        doctor=(0, 1),
+    ),
+    Hostile(
+        "a second adapter called cpu",
+        twin_of_cpu,
+        status=("shadowed",),
+        named=("twin",),
+        doctor=(0, 1),
+    ),
     Hostile("an entry that names cpu's package", thief_of_package),
     Hostile("an entry that names a standard module", standard_module),
     Hostile("the package is not there", no_package),
     Hostile("the package has no __init__", bare_folder, **EITHER),
     Hostile("the package is a link to itself", folder_loop),
     *(reserved(w) for w in ("torch", "default", "op", "selected", "class", "out", "overloads")),
-]  # fmt: skip
+]

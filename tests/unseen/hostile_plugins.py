@@ -37,7 +37,11 @@ def three_that_hang(site):
 
 def several_of_each(site):
     """A shelf of bad ones: each is named, and none hides another."""
-    for one, body in {"one": "os._exit(0)", "two": "os.abort()", "six": "raise ValueError"}.items():
+    for one, body in {
+        "one": "os._exit(0)",
+        "two": "os.abort()",
+        "six": "raise ValueError",
+    }.items():
         package(site, one, plugin=HOOK.format(top="", body=body))
         dist(site, one)
 
@@ -73,29 +77,62 @@ class Nasty(Exception):
 raise Nasty()
 """
 PLUGINS = [
-    plugin("hangs in its import", top="time.sleep(3600)", why=("second", "hang", "answer", "time")),
+    plugin(
+        "hangs in its import", top="time.sleep(3600)", why=("second", "hang", "answer", "time")
+    ),
     plugin("hangs, deaf to signals", f"{DEAF}\nwhile True: time.sleep(1)", why=("second", "time")),
     plugin("spins", "while True: pass", why=("second", "time")),
     plugin("stops itself", "os.kill(os.getpid(), signal.SIGSTOP)", why=("second", "time", "stop")),
-    Hostile("plug-in: three that hang", three_that_hang, named=("slow1", "slow2", "slow3"),
-            status=("broken",), reason=("second", "time", "hang")),
-    Hostile("plug-in: three of other kinds", several_of_each, named=("one", "two", "six"),
-            status=("broken",)),
+    Hostile(
+        "plug-in: three that hang",
+        three_that_hang,
+        named=("slow1", "slow2", "slow3"),
+        status=("broken",),
+        reason=("second", "time", "hang"),
+    ),
+    Hostile(
+        "plug-in: three of other kinds",
+        several_of_each,
+        named=("one", "two", "six"),
+        status=("broken",),
+    ),
     plugin("ends with code 0 at import", top="os._exit(0)", why=("exit", "end", "code")),
-    plugin("sys.exit at import", top="sys.exit('OWNED?')", why=("exit",),
-           case=BAD | {"unsaid": ("Traceback",)}),
+    plugin(
+        "sys.exit at import",
+        top="sys.exit('OWNED?')",
+        why=("exit",),
+        case=BAD | {"unsaid": ("Traceback",)},
+    ),
     plugin("KeyboardInterrupt", "raise KeyboardInterrupt", why=("keyboardinterrupt", "interrupt")),
     plugin("an exception without text", BAD_TEXT, why=("nasty",)),
-    plugin("an exception of 20 MB", LONG_TEXT, why=("valueerror",),
-           case=BAD | {"unsaid": ("y" * 20_000,)}),
-    plugin("an exception with escapes", "raise ValueError('\\x1b[2J\\x1b[31m')", why=("valueerror",)),
+    plugin(
+        "an exception of 20 MB",
+        LONG_TEXT,
+        why=("valueerror",),
+        case=BAD | {"unsaid": ("y" * 20_000,)},
+    ),
+    plugin(
+        "an exception with escapes", "raise ValueError('\\x1b[2J\\x1b[31m')", why=("valueerror",)
+    ),
     plugin("kills itself", "os.kill(os.getpid(), signal.SIGKILL)", why=("kill", "signal", "died")),
     plugin("aborts", "os.abort()", why=("abort", "signal")),
-    plugin("SIGTERM to its parent", "os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(1)", case=EITHER),
-    plugin("SIGINT to its parent", "os.kill(os.getppid(), signal.SIGINT)\ntime.sleep(1)", case=EITHER),
-    plugin("SIGHUP to its parent", "os.kill(os.getppid(), signal.SIGHUP)\ntime.sleep(1)", case=EITHER),
+    plugin(
+        "SIGTERM to its parent",
+        "os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(1)",
+        case=EITHER,
+    ),
+    plugin(
+        "SIGINT to its parent", "os.kill(os.getppid(), signal.SIGINT)\ntime.sleep(1)", case=EITHER
+    ),
+    plugin(
+        "SIGHUP to its parent", "os.kill(os.getppid(), signal.SIGHUP)\ntime.sleep(1)", case=EITHER
+    ),
     plugin("SIGTERM to its group", "os.killpg(0, signal.SIGTERM)\ntime.sleep(1)"),
-    plugin("SIGKILL to its parent", "os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(1)", case=EITHER),
+    plugin(
+        "SIGKILL to its parent",
+        "os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(1)",
+        case=EITHER,
+    ),
     plugin("forks sleepers", FORKS, case=EITHER),
     plugin("leaves a daemon with its pipes", STAYS, case=EITHER),
     plugin("forks and both go on", "os.fork()", case=EITHER),
@@ -110,18 +147,33 @@ PLUGINS = [
     plugin("patches json", "import json\njson.dumps = lambda *a, **k: 'OWNED'", case=EITHER),
     plugin("empties sys.modules", "sys.modules.clear()", case=EITHER),
     plugin("deep recursion", "f = lambda: f()\nf()", why=("recursion",)),
-    plugin("eats memory", "x = [bytearray(64 << 20) for _ in range(4096)]",
-           why=("memory", "signal", "kill")),
+    plugin(
+        "eats memory",
+        "x = [bytearray(64 << 20) for _ in range(4096)]",
+        why=("memory", "signal", "kill"),
+    ),
     plugin("goes elsewhere", "os.chdir('/')\nos.environ.clear()\nos.umask(0o777)", case=EITHER),
     plugin("answers with a text", "return 'cuda'", why=("probe",)),
     plugin("answers with numbers", "return [1, 2, 3]", why=("probe",)),
-    plugin("answers without end", "import itertools\nreturn itertools.count()", why=("probe", "second")),
-    plugin("no class Plugin", top="def probe(): pass\nPlugin_ = 1\nPlugin = 7",
-           body="pass", case=EITHER),
+    plugin(
+        "answers without end",
+        "import itertools\nreturn itertools.count()",
+        why=("probe", "second"),
+    ),
+    plugin(
+        "no class Plugin",
+        top="def probe(): pass\nPlugin_ = 1\nPlugin = 7",
+        body="pass",
+        case=EITHER,
+    ),
     plugin("syntax error", top="def (", why=("syntax",)),
-    plugin("constructor raises", top="", body="pass\n\ndef __init__(self): raise OSError('no driver')",
-           why=("oserror", "no driver")),
-]  # fmt: skip
+    plugin(
+        "constructor raises",
+        top="",
+        body="pass\n\ndef __init__(self): raise OSError('no driver')",
+        why=("oserror", "no driver"),
+    ),
+]
 
 HEAD = 'HELP = "a foreign command"\n'
 REST = """
@@ -155,10 +207,20 @@ COMMANDS = [
     command("prints at import", "print('OWNED')\n" + HEAD + REST, helped=()),
     command("has no HELP", REST),
     command("HELP is a number", "HELP = 7\n" + REST, helped=("villain", "greet")),
-    command("HELP with escapes", 'HELP = "\\x1b[2J\\x1b[31mred"\n' + REST, helped=("villain", "greet")),
-    command("HELP of 1 MB", 'HELP = "z" * 1_000_000\n' + REST, unsaid=("z" * 20_000, "OWNED"),
-            helped=("villain", "greet")),
-    command("HELP has a percent sign", 'HELP = "100% %(prog)s %d"\n' + REST, helped=("villain", "greet")),
+    command(
+        "HELP with escapes", 'HELP = "\\x1b[2J\\x1b[31mred"\n' + REST, helped=("villain", "greet")
+    ),
+    command(
+        "HELP of 1 MB",
+        'HELP = "z" * 1_000_000\n' + REST,
+        unsaid=("z" * 20_000, "OWNED"),
+        helped=("villain", "greet"),
+    ),
+    command(
+        "HELP has a percent sign",
+        'HELP = "100% %(prog)s %d"\n' + REST,
+        helped=("villain", "greet"),
+    ),
     command("module is not there", "", entry="other = nowhere.at.all\ngreet"),
     command("a foreign one, healthy", HEAD + REST, helped=("villain",)),
     command("replaces verify", HEAD + REST, entry="verify"),
@@ -167,4 +229,4 @@ COMMANDS = [
     command("replaces doctor", HEAD + REST, entry="doctor"),
     command("name begins with a dash", HEAD + REST, entry="--version"),
     command("name with a space", HEAD + REST, entry="list all"),
-]  # fmt: skip
+]

@@ -15,7 +15,8 @@ def table_of(title):
     def table(request):
         rows = []
         yield rows
-        counts = ", ".join(f"{word} {n}" for word, n in sorted(Counter(r[1] for r in rows).items()))
+        tally = sorted(Counter(row[1] for row in rows).items())
+        counts = ", ".join(f"{word} {count}" for word, count in tally)
         capture = request.config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled() if capture else nullcontext():
             print(f"\n== {title}: {len(rows)} cases: {counts}")

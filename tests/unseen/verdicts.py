@@ -121,9 +121,10 @@ def forward(model, given):
         value = getattr(out, name, None)
         if value is not None:
             found[name] = real(value, given)
-    if "pooler_output" in found and "attention_mask" in given and given["attention_mask"].ndim == 2:
+    mask = given.get("attention_mask")
+    if "pooler_output" in found and mask is not None and mask.ndim == 2:
         # The pooler reads the first position: of a row padded at the left, that is no token.
-        found["pooler_output"] = found["pooler_output"][given["attention_mask"][:, 0].bool()]
+        found["pooler_output"] = found["pooler_output"][mask[:, 0].bool()]
     return found
 
 
