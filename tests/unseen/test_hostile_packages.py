@@ -67,7 +67,7 @@ def faults(case, site):
         code, out, err = command(site, *words)
         texts.append(out + err)
         if code is None:
-            yield f"{label} takes more than {LIMIT} s"
+            yield f"{label} takes more than {LIMIT:g} s"
         elif code not in codes:
             yield f"{label} ends with {code} and not {codes}: {(err or out)[-120:]!r}"
 
