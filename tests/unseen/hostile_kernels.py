@@ -106,13 +106,23 @@ CASES = [
     ),
 ]
 REDEFINERS = [case for case in CASES if "overload" in case.name and "wrong" not in case.name]
-TURNS = """
-import json, sys, warnings
+TURNS = '''
+import json, os, sys, warnings
 warnings.simplefilter("ignore")
 import torch
 from tiny_llama import batch, tiny
 from vllm_adapter.engine.integrations.transformers import adapt
 from vllm_adapter.errors import VllmAdapterError
+
+def operators_apart():
+    """How far the operators of docs/operators.md, called as such, are from the formula."""
+    packet = torch.ops.vllm_adapter.rms_norm
+    calls = [packet] if "UNSEEN_PACKET" in os.environ else []
+    calls += [packet.cpu] if "cpu" in packet.overloads() else []
+    x, weight = torch.arange(1.0, 9.0).view(2, 4), torch.ones(4)
+    right = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+    return max((float((call(x, weight, 1e-6) - right).abs().max()) for call in calls), default=0)
+
 
 given = batch(5, 9)
 seen = []
@@ -124,6 +134,7 @@ for name in sys.argv[1:]:
         try:
             adapt(model, name)
             apart = float((model(**given).logits[mask] - plain).abs().max())
+            apart = max(apart, operators_apart() if name == "cpu" else 0)
             seen.append(["equal" if apart < 1e-4 else "other", apart])
         except VllmAdapterError as error:
             text = str(error)
@@ -132,7 +143,7 @@ for name in sys.argv[1:]:
             own = isinstance(error, ValueError) and "bug" in str(error)
             seen.append(["raised" if own else "WRONG", repr(error)])
 print(json.dumps(seen))
-"""
+'''
 
 
 def make(case, site):
