@@ -26,7 +26,23 @@ def plugin(name, body="return None", *, top="", case=None, why=()):
     return Hostile(f"plug-in: {name}", make, reason=why, **(case or BAD))
 
 
+def raw(name, source, *why):
+    """A plug-in module with this text and nothing else."""
+
+    def make(site):
+        package(site, plugin=source)
+        dist(site)
+
+    return Hostile(f"plug-in: {name}", make, reason=why, **BAD)
+
+
 BAD = named_dist(("broken",), (1,))
+HANG = ("within", "second", "hang", "answer", "time")
+CONSTRUCTOR = """
+class Plugin:
+    def __init__(self):
+        raise OSError("no driver")
+"""
 
 
 def three_that_hang(site):
@@ -78,17 +94,27 @@ raise Nasty()
 """
 PLUGINS = [
     plugin(
-        "hangs in its import", top="time.sleep(3600)", why=("second", "hang", "answer", "time")
+        "hangs in its import",
+        top="time.sleep(3600)",
+        why=HANG,
     ),
-    plugin("hangs, deaf to signals", f"{DEAF}\nwhile True: time.sleep(1)", why=("second", "time")),
-    plugin("spins", "while True: pass", why=("second", "time")),
-    plugin("stops itself", "os.kill(os.getpid(), signal.SIGSTOP)", why=("second", "time", "stop")),
+    plugin(
+        "hangs, deaf to signals",
+        f"{DEAF}\nwhile True: time.sleep(1)",
+        why=HANG,
+    ),
+    plugin("spins", "while True: pass", why=HANG),
+    plugin(
+        "stops itself",
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+        why=HANG,
+    ),
     Hostile(
         "plug-in: three that hang",
         three_that_hang,
         named=("slow1", "slow2", "slow3"),
         status=("broken",),
-        reason=("second", "time", "hang"),
+        reason=("within", "second", "time", "hang"),
     ),
     Hostile(
         "plug-in: three of other kinds",
@@ -103,8 +129,12 @@ PLUGINS = [
         why=("exit",),
         case=BAD | {"unsaid": ("Traceback",)},
     ),
-    plugin("KeyboardInterrupt", "raise KeyboardInterrupt", why=("keyboardinterrupt", "interrupt")),
-    plugin("an exception without text", BAD_TEXT, why=("nasty",)),
+    plugin(
+        "KeyboardInterrupt",
+        "raise KeyboardInterrupt",
+        why=("interrupt", "sigint"),
+    ),
+    plugin("an exception without text", BAD_TEXT, why=("nasty", "exit code")),
     plugin(
         "an exception of 20 MB",
         LONG_TEXT,
@@ -115,7 +145,7 @@ PLUGINS = [
         "an exception with escapes", "raise ValueError('\\x1b[2J\\x1b[31m')", why=("valueerror",)
     ),
     plugin("kills itself", "os.kill(os.getpid(), signal.SIGKILL)", why=("kill", "signal", "died")),
-    plugin("aborts", "os.abort()", why=("abort", "signal")),
+    plugin("aborts", "os.abort()", why=("abort", "abrt", "signal")),
     plugin(
         "SIGTERM to its parent",
         "os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(1)",
@@ -150,7 +180,7 @@ PLUGINS = [
     plugin(
         "eats memory",
         "x = [bytearray(64 << 20) for _ in range(4096)]",
-        why=("memory", "signal", "kill"),
+        why=("memory", "signal", "kill", *HANG),
     ),
     plugin("goes elsewhere", "os.chdir('/')\nos.environ.clear()\nos.umask(0o777)", case=EITHER),
     plugin("answers with a text", "return 'cuda'", why=("probe",)),
@@ -158,27 +188,17 @@ PLUGINS = [
     plugin(
         "answers without end",
         "import itertools\nreturn itertools.count()",
-        why=("probe", "second"),
+        why=("probe", "within", "second"),
     ),
-    plugin(
-        "no class Plugin",
-        top="def probe(): pass\nPlugin_ = 1\nPlugin = 7",
-        body="pass",
-        case=EITHER,
-    ),
+    raw("Plugin is a number", "Plugin = 7\n", "class", "plug-in"),
     plugin("syntax error", top="def (", why=("syntax",)),
-    plugin(
-        "constructor raises",
-        top="",
-        body="pass\n\ndef __init__(self): raise OSError('no driver')",
-        why=("oserror", "no driver"),
-    ),
+    raw("constructor raises", CONSTRUCTOR, "oserror", "no driver"),
 ]
 
 HEAD = 'HELP = "a foreign command"\n'
 REST = """
 def add_arguments(parser):
-    pass
+    parser.add_argument("rest", nargs="*")
 
 def run(arguments):
     print("OWNED")

@@ -43,11 +43,14 @@ def command(site, *words):
         out, err = process.communicate(timeout=LIMIT)
         code = process.returncode
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        end_group(process.pid)
         out, err = b"", b""
         code = None
     finally:
         end_group(process.pid)
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
     return code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
 
 
@@ -143,13 +146,18 @@ def test_nobody_else_is_harmed_and_the_culprit_is_named(case, tmp_path, table):
     assert not found
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["first on the path", "last on the path"])
 @pytest.mark.parametrize("name", ["verify", "certify", "list", "doctor"])
-def test_the_projects_commands_stay_its_own(name, tmp_path, table):
-    site = tmp_path / "site"
+def test_the_projects_commands_stay_its_own(name, late, tmp_path, table):
+    site, path = tmp_path / "site", tmp_path / "path"
     site.mkdir()
+    path.mkdir()
     next(case for case in COMMANDS if case.name.endswith(f"replaces {name}")).make(site)
+    (path / "sitecustomize.py").write_text(f"import sys\nsys.path.append({str(site)!r})\n")
     words = [name] if name in ("list", "doctor") else [name, "nothing-of-that-name"]
-    code, out, err = command(site, *words)
+    code, out, err = command(path if late else site, *words)
     wrong = "OWNED" in out + err or "Traceback" in err
-    table.append((f"a call of a replaced {name}", "WRONG" if wrong else "held", f"code {code}"))
+    where = "last" if late else "first"
+    row = (f"a call of {name}, replaced {where} on the path", "WRONG" if wrong else "held", code)
+    table.append(row)
     assert not wrong
