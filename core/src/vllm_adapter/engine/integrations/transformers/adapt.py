@@ -32,6 +32,7 @@ from vllm_adapter.engine.integrations.transformers.guard import (
     Retired,
     StepCheck,
     guard_model,
+    places_of,
     seal,
 )
 from vllm_adapter.engine.integrations.transformers.place import (
@@ -238,8 +239,10 @@ def _swap_in(
         seal(module.train(parent.training))
     step = base.register_forward_pre_hook(adapted.steps.before_forward, with_kwargs=True)
     adapted._hooks += [step, base.register_state_dict_pre_hook(refuse_state_dict)]
-    rotary = base._modules.get("rotary_emb")
-    adapted.steps.check = StepCheck(watch, ATTENTION, base.config, rotary, step.id)
+    places = places_of(
+        base, [place for place in replaced if place[0] is not model or model is base]
+    )
+    adapted.steps.check = StepCheck(watch, ATTENTION, base.config, places, step.id)
     retired = Retired([original for _, _, original in adapted._restore])
     adapted._undo += [retired.restore, guard_model(model, base)]
     model.__dict__[ATTRIBUTE] = adapted

@@ -23,6 +23,7 @@ from vllm_adapter.engine.integrations.transformers.guard import (
     Placed,
     PlacedLinear,
     StepCheck,
+    refuse,
     refuse_mode_and_dtype,
 )
 from vllm_adapter.engine.integrations.transformers.packing import Packing, places, real_tokens
@@ -56,9 +57,15 @@ class Layer(Placed, torch.nn.Module):
         self.inner = inner
 
     def forward(
-        self, hidden_states: torch.Tensor, *args: Any, va_step: EncoderStep, **kwargs: Any
+        self,
+        hidden_states: torch.Tensor,
+        *args: Any,
+        va_step: EncoderStep | None = None,
+        **kwargs: Any,
     ) -> torch.Tensor:
         """[B, Q, hidden] -> the same. `va_step` comes from the hook on the base model."""
+        if va_step is None:
+            refuse("calling a layer outside of the model's forward")
         refuse_mode_and_dtype(self, hidden_states, self.inner.output_norm.weight)
         packed = self.inner(va_step.pack(hidden_states), va_step.query_start_loc)
         return va_step.unpack(packed, hidden_states)

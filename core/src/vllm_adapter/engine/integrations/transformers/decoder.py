@@ -19,6 +19,7 @@ from vllm_adapter.engine.integrations.transformers.cache import PackedStep
 from vllm_adapter.engine.integrations.transformers.guard import (
     Placed,
     PlacedLinear,
+    refuse,
     refuse_mode_and_dtype,
 )
 from vllm_adapter.engine.integrations.transformers.place import Replacement
@@ -51,9 +52,11 @@ class Layer(Placed, torch.nn.Module):
         self.inner, self.index = inner, index
 
     def forward(
-        self, hidden_states: torch.Tensor, va_step: PackedStep, **kwargs: Any
+        self, hidden_states: torch.Tensor, va_step: PackedStep | None = None, **kwargs: Any
     ) -> torch.Tensor:
         """[B, Q, hidden] -> the same. `va_step` comes from the hook on the base model."""
+        if va_step is None:
+            refuse("calling a layer outside of the model's forward")
         refuse_mode_and_dtype(self, hidden_states, self.inner.input_norm.weight)
         packed = self.inner(
             va_step.pack(hidden_states),

@@ -18,9 +18,13 @@ from vllm_adapter.errors import UnsupportedModel
 
 HINT: Final = "unadapt(model), change it, then adapt it again"
 SETTABLE: Final = frozenset({"training", "_compiled_call_impl"})
-HOOKS: Final = tuple(name for name in dir(torch.nn.Module) if name.startswith("register_"))
+HOOKS: Final = tuple(
+    name for name in dir(torch.nn.Module) if name.startswith(("register_", "add_"))
+)
 """register_forward_hook, register_parameter, register_buffer, register_module and the others."""
 ALTERING: Final = (
+    "__deepcopy__",
+    "__reduce_ex__",
     "add_adapter",
     "dequantize",
     "enable_adapters",
@@ -132,7 +136,7 @@ def guard_model(model: Any, base: Any) -> Callable[[], None]:
     for part in dict.fromkeys((model, base)):
         hooks.append(part.register_load_state_dict_pre_hook(_no_load))
         for name in ALTERING:
-            if hasattr(type(part), name):
+            if name == "__deepcopy__" or hasattr(type(part), name):
                 vars(part)[name] = _refuser(name)
                 names.append((part, name))
         vars(part)["_apply"] = _Applying(part)
@@ -204,7 +208,8 @@ class StepCheck:
     watch: Watch
     attention: str
     config: Any
-    rotary: Any
+    places: list[tuple[torch.nn.Module, str, Any]]
+    """Parents, names, and the modules that must stay there for ours to run as planned."""
     hook: int
     """The number of our pre-hook: others must come before it."""
 
@@ -225,8 +230,9 @@ class StepCheck:
             refuse("another attention implementation or configuration")
         if configured(self.config) != self._configured:
             refuse("a change of the attention in the configuration")
-        if base._modules.get("rotary_emb") is not self.rotary:
-            refuse("another rotary_emb")
+        for parent, name, module in self.places:
+            if parent._modules.get(name) is not module:
+                refuse(f"another module at {name} of {type(parent).__name__}")
         if next(reversed(base._forward_pre_hooks)) != self.hook:
             refuse("a forward pre-hook on the base model that was registered after adapt()")
         if "forward" in vars(base):
@@ -237,3 +243,16 @@ def _what(module: Any) -> str:
     if isinstance(module, Placed):
         return "a part of the model that the adapter runs"
     return f"a {type(module).__name__} that the adapter runs in its own way"
+
+
+def places_of(base: Any, replaced: list[tuple[torch.nn.Module, str, Any]]) -> list[Any]:
+    """Where our modules stand below a base model, and the parents that lead there."""
+    ours = {id(parent) for parent, _, _ in replaced}
+    inner = [
+        (parent, name, part)
+        for parent in base.modules()
+        if not isinstance(parent, Placed)
+        for name, part in parent._modules.items()
+        if part is not None and any(id(m) in ours for m in part.modules())
+    ]
+    return [*inner, *replaced]
