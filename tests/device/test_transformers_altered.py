@@ -131,10 +131,10 @@ ALTERED = {
         lambda m: torch.nn.utils.parametrizations.weight_norm(parts(m)[2]),
         "is a ParametrizedLinear",
     ),
-    "spectral norm": (lambda m: torch.nn.utils.spectral_norm(parts(m)[2]), "weight"),
+    "spectral norm": (lambda m: torch.nn.utils.spectral_norm(parts(m)[2]), "forward pre hook"),
     "pruning": (
         lambda m: prune.l1_unstructured(parts(m)[2], "weight", 0.5),
-        "weight",
+        "forward pre hook",
     ),
     "a dtype of its own": (lambda m: parts(m)[3].double(), "float64, and other parts"),
     "a meta weight": (lambda m: parts(m)[2].to("meta"), "meta"),
@@ -230,7 +230,6 @@ SERVED = {
     "scaling of one attention": lambda m: setattr(parts(m)[0], "scaling", 0.6),
     "a hook on the whole model": lambda m: m.register_forward_hook(_more),
     "weights": lambda m: parts(m)[2].weight.data.mul_(1.5),
-    "gradient checkpointing": lambda m: m.gradient_checkpointing_enable(),
     "dropout": lambda m: [setattr(d, "p", 0.5) for d in m.modules() if hasattr(d, "p")],
     "hidden states were asked for": lambda m: m(**GIVEN, output_hidden_states=True),
     "eager attention": lambda m: m.set_attn_implementation("eager"),
@@ -265,6 +264,7 @@ def test_alterations_that_are_served(kind, alteration):
 DECODERS_SERVED = {
     "rope's frequencies": lambda m: m.model.rotary_emb.inv_freq.mul_(0.5),
     "rope's scaling": lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1.3),
+    "gradient checkpointing": lambda m: m.gradient_checkpointing_enable(),
     "eps of the last norm": lambda m: _set_eps(m.model.norm, 3.0),
     "a hook on the embedding": lambda m: m.model.embed_tokens.register_forward_hook(
         lambda module, args, out: out * 2

@@ -54,6 +54,7 @@ REFUSED = {
     "load into the layers": lambda m: layers(m).load_state_dict({}, strict=False),
     "an adapter": lambda m: m.add_adapter(None),
     "a saved adapter": lambda m: m.load_adapter("there"),
+    "gradient checkpointing": lambda m: m.gradient_checkpointing_enable(),
     "tie": lambda m: m.tie_weights(),
     "a part of a layer": lora,
     "a module of a layer": lambda m: layers(m)[0].add_module("x", torch.nn.Identity()),
@@ -98,7 +99,6 @@ WORKS = {
     "to its own dtype": lambda m: m.to(torch.float32),
     "to its own device": lambda m: m.to("cpu"),
     "float": lambda m: m.float(),
-    "gradient checkpointing": lambda m: m.gradient_checkpointing_enable(),
     "train and eval": lambda m: m.train().eval(),
     "frozen": lambda m: m.requires_grad_(False),
 }

@@ -28,6 +28,8 @@ ALTERING: Final = (
     "add_adapter",
     "dequantize",
     "enable_adapters",
+    "enable_input_require_grads",
+    "gradient_checkpointing_enable",
     "init_weights",
     "load_adapter",
     "resize_token_embeddings",
