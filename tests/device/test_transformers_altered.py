@@ -286,11 +286,8 @@ def test_alterations_of_a_decoder_that_are_served(alteration):
     before = logits(model)
     DECODERS_SERVED[alteration](model)
     want = logits(model)
-    assert (
-        want.shape != before.shape
-        or alteration == "a head of the whole model"
-        or ((want - before).abs().max() > 1e-2)
-    )
+    if alteration not in ("a head of the whole model", "gradient checkpointing"):
+        assert want.shape != before.shape or (want - before).abs().max() > 1e-2
     adapt(model)
     torch.testing.assert_close(logits(model), want, rtol=1e-4, atol=1e-4)
 
