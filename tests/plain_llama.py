@@ -20,15 +20,16 @@ class PlainLlama(torch.nn.Module):
         base = model.model
         self.embedding, self.last = base.embed_tokens.weight, base.norm.weight
         self.layers = [layer.inner for layer in base.layers]
-        self.table = base.layers[0].cos_sin_cache
+        self.table = adapted_of(model).steps.rope.upto(1)
         self.shape = self.layers[0].shape
+        self.eps = base.norm.eps
         read = self.layers[0].attention.bindings[1]
         self.attend, self.handle = read.run, read.handle
         self.block = adapted_of(model).kv.size.block_size
 
     def norm(self, x, weight):
         wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.shape.eps)
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (wide * scale * weight.float()).to(x.dtype)
 
     @staticmethod

@@ -237,7 +237,7 @@ MODELS = {
     ),
     "gelu": (lambda: tiny(hidden_act="gelu"), "the activation gelu"),
 } | {
-    name: (lambda name=name: replaced(name), "quantised or otherwise replaced")
+    name: (lambda name=name: replaced(name), "in the place of a Linear")
     for name in ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 }
 

@@ -15,6 +15,9 @@ from vllm_adapter.settings import Settings
 Weights = tuple[torch.Tensor, torch.Tensor | None]
 """A weight and its bias, if it has one."""
 
+Norm = tuple[Weights, float]
+"""What a layer norm multiplies by and adds, and its eps."""
+
 
 @dataclass(frozen=True, slots=True)
 class EncoderShape:
@@ -23,7 +26,8 @@ class EncoderShape:
     intermediate: int
     heads: int
     head_size: int
-    eps: float
+    scale: float
+    """Of the scores; head_size^-0.5 in most models."""
     tanh: bool
     """gelu by its approximation with tanh."""
 
@@ -80,10 +84,10 @@ class EncoderLayer(torch.nn.Module):
         *,
         qkv: Weights,
         out: Weights,
-        attention_norm: Weights,
+        attention_norm: Norm,
         up: Weights,
         down: Weights,
-        output_norm: Weights,
+        output_norm: Norm,
         settings: Settings | None = None,
     ) -> None:
         """`qkv` is merged along the outputs.
@@ -95,8 +99,8 @@ class EncoderLayer(torch.nn.Module):
         self.shape = shape
         self.qkv, self.out = Linear(*qkv, settings), Linear(*out, settings)
         self.up, self.down = Linear(*up, settings), Linear(*down, settings)
-        self.attention_norm = LayerNorm(attention_norm, shape.eps, settings)
-        self.output_norm = LayerNorm(output_norm, shape.eps, settings)
+        self.attention_norm = LayerNorm(*attention_norm, settings)
+        self.output_norm = LayerNorm(*output_norm, settings)
         name, device = dtype_name(qkv[0]), qkv[0].device
         attend: Facts = {
             "dtype": name,
@@ -116,9 +120,7 @@ class EncoderLayer(torch.nn.Module):
         """[T, hidden] -> [T, hidden]; each sequence sees itself alone, in both directions."""
         shape = self.shape
         fused = self.qkv(x).view(x.shape[0], 3, shape.heads, shape.head_size)
-        attended = self._attend(
-            *fused.unbind(1), query_start_loc, shape.head_size**-0.5, False, 0, 0.0
-        )
+        attended = self._attend(*fused.unbind(1), query_start_loc, shape.scale, False, 0, 0.0)
         x = self.attention_norm(self.out(attended.flatten(1)) + x)
         result: torch.Tensor = self.output_norm(self.down(self._gelu(self.up(x), shape.tanh)) + x)
         return result

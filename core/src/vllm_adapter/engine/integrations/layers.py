@@ -24,7 +24,10 @@ class LayerShape:
     heads: int
     kv_heads: int
     head_size: int
-    eps: float
+
+
+Norm = tuple[torch.Tensor, float]
+"""The weight of an RMS norm and its eps."""
 
 
 class Linear(torch.nn.Module):
@@ -96,39 +99,46 @@ class DecoderLayer(torch.nn.Module):
         shape: LayerShape,
         cache: PagedKVCache,
         *,
-        input_norm: torch.Tensor,
+        input_norm: Norm,
         qkv: tuple[torch.Tensor, torch.Tensor | None],
         out: tuple[torch.Tensor, torch.Tensor | None],
-        post_norm: torch.Tensor,
+        post_norm: Norm,
         gate_up: tuple[torch.Tensor, torch.Tensor | None],
         down: tuple[torch.Tensor, torch.Tensor | None],
-        head_norms: tuple[torch.Tensor, torch.Tensor] | None = None,
+        head_norms: tuple[Norm, Norm] | None = None,
+        scale: float | None = None,
         window: int = 0,
         settings: Settings | None = None,
     ) -> None:
-        """Each pair is (weight, bias or None). `qkv` and `gate_up` are merged along the outputs.
+        """`qkv`, `out`, `gate_up`, `down` are (weight, bias or None); what is merged along the
+        outputs is `qkv` and `gate_up`.
 
-        `head_norms` are weights for each head of the queries and of the keys; `window` counts the
-        tokens of a sliding window, 0 is off.
+        `head_norms` are for each head of the queries and of the keys; `scale` is of the scores,
+        head_size^-0.5 where None; `window` counts the tokens of a sliding window, 0 is off.
 
         Raises:
             UnsupportedCase: an operator has no implementation for this shape and dtype.
         """
         super().__init__()
         self.shape = shape
-        self.input_norm = RMSNorm(input_norm, shape.eps, settings)
+        self.input_norm = RMSNorm(*input_norm, settings)
         self.qkv = Linear(*qkv, settings)
         self.attention = PortableAttention(
-            shape.heads, cache, dtype=input_norm.dtype, window=window, settings=settings
+            shape.heads,
+            cache,
+            dtype=input_norm[0].dtype,
+            scale=scale,
+            window=window,
+            settings=settings,
         )
         self.head_norms = torch.nn.ModuleList(
-            RMSNorm(weight, shape.eps, settings) for weight in head_norms or ()
+            RMSNorm(*norm, settings) for norm in head_norms or ()
         )
         self.out = Linear(*out, settings)
-        self.post_norm = AddRMSNorm(post_norm, shape.eps, settings)
+        self.post_norm = AddRMSNorm(*post_norm, settings)
         self.gate_up = Linear(*gate_up, settings)
         self.down = Linear(*down, settings)
-        name, device = dtype_name(input_norm), input_norm.device
+        name, device = dtype_name(input_norm[0]), input_norm[0].device
         rotary: Facts = {
             "dtype": name,
             "head_size": shape.head_size,

@@ -6,11 +6,12 @@ global of transformers is patched. Inference only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
+import transformers
 from transformers import AttentionInterface
 
 from vllm_adapter.engine.device import OpenDevice, open_device
@@ -27,11 +28,21 @@ from vllm_adapter.engine.integrations.transformers.bert import EncoderSteps
 from vllm_adapter.engine.integrations.transformers.cache import PackedStep, PagedCache
 from vllm_adapter.engine.integrations.transformers.decoder import Family
 from vllm_adapter.engine.integrations.transformers.decoding import DecoderSteps
+from vllm_adapter.engine.integrations.transformers.guard import (
+    Retired,
+    StepCheck,
+    guard_model,
+    places_of,
+    seal,
+)
 from vllm_adapter.engine.integrations.transformers.place import (
     Replacement,
     never_called,
     refuse_state_dict,
 )
+from vllm_adapter.engine.integrations.transformers.source import Altered
+from vllm_adapter.engine.integrations.transformers.stock import inspect_model
+from vllm_adapter.engine.integrations.transformers.watch import Watch
 from vllm_adapter.engine.kv_cache import PagedKVCache
 from vllm_adapter.errors import InputError, UnsupportedModel
 from vllm_adapter.settings import Settings
@@ -46,6 +57,7 @@ DECODERS: Final[Mapping[str, Family]] = {
 }
 """Served decoders by transformers' `model_type`."""
 ENCODER: Final = "bert"
+CLASSES: Final = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "bert": "Bert"}
 
 
 @dataclass(eq=False)
@@ -57,6 +69,7 @@ class Adapted:
     """Who runs each operator of the model."""
     steps: DecoderSteps | EncoderSteps
     _attention_was: str
+    _undo: list[Callable[[], None]] = field(default_factory=list)
     _hooks: list[Any] = field(default_factory=list)
     _restore: list[Replacement] = field(default_factory=list)
 
@@ -122,7 +135,7 @@ def adapt(
         )
     if adapted_of(model) is not None:
         raise UnsupportedModel("the model is adapted already", hint="call unadapt(model) first")
-    _check_served(base)
+    watch = _check_served(model, base)
     opened = open_device(device, settings=settings) if isinstance(device, str) else device
     origin = model.device
     try:
@@ -137,7 +150,7 @@ def adapt(
         steps,
         model.config._attn_implementation,
     )
-    _swap_in(model, base, replaced, adapted)
+    _swap_in(model, base, replaced, adapted, watch)
     return adapted
 
 
@@ -152,6 +165,8 @@ def unadapt(model: Any) -> None:
         raise InputError("the model is not adapted", hint="adapt(model, device) comes first")
     for hook in adapted._hooks:
         hook.remove()
+    for undo in adapted._undo:
+        undo()
     for parent, name, original in adapted._restore:
         parent._modules[name] = original.train(parent.training)
     model.set_attn_implementation(adapted._attention_was)
@@ -165,14 +180,17 @@ def adapted_of(model: Any) -> Adapted | None:
     return found
 
 
-def _check_served(base: Any) -> None:
+def _check_served(model: Any, base: Any) -> Watch:
     """Whether a base model can be rebuilt from our layers.
 
     Raises:
         UnsupportedModel: the first thing that we do not serve.
     """
     model_type = getattr(getattr(base, "config", None), "model_type", None)
-    if model_type == ENCODER:
+    stock = getattr(transformers, f"{CLASSES.get(str(model_type))}Model", None)
+    if stock is not None and type(base) is not stock:
+        fault: str | None = f"a {type(base).__module__}.{type(base).__name__}"
+    elif model_type == ENCODER:
         fault = bert.fault(base)
     elif model_type in DECODERS:
         fault = decoder.fault(base)
@@ -183,6 +201,15 @@ def _check_served(base: Any) -> None:
             f"{fault} is not served",
             hint=f"adapt() serves plain models of type {', '.join([*DECODERS, ENCODER])}",
         )
+    taken = bert.TAKEN if model_type == ENCODER else decoder.TAKEN
+    try:
+        return inspect_model(base, taken, "" if base is model else model.base_model_prefix)
+    except Altered as altered:
+        raise UnsupportedModel(
+            f"{altered}, and the adapted model would not be the same",
+            hint="adapt() serves models as transformers makes them; take the change back, or run "
+            "the model without adapt()",
+        ) from altered
 
 
 def _build(
@@ -199,7 +226,9 @@ def _build(
     return decoding.build(model, base, opened, family, max_kv_blocks, settings)
 
 
-def _swap_in(model: Any, base: Any, replaced: list[Replacement], adapted: Adapted) -> None:
+def _swap_in(
+    model: Any, base: Any, replaced: list[Replacement], adapted: Adapted, watch: Watch
+) -> None:
     AttentionInterface.register(ATTENTION, never_called)
     model.set_attn_implementation(ATTENTION)
     for parent, name, module in replaced:
@@ -207,8 +236,13 @@ def _swap_in(model: Any, base: Any, replaced: list[Replacement], adapted: Adapte
         assert original is not None
         adapted._restore.append((parent, name, original))
         parent._modules[name] = module
-    adapted._hooks += [
-        base.register_forward_pre_hook(adapted.steps.before_forward, with_kwargs=True),
-        base.register_state_dict_pre_hook(refuse_state_dict),
-    ]
+        seal(module.train(parent.training))
+    step = base.register_forward_pre_hook(adapted.steps.before_forward, with_kwargs=True)
+    adapted._hooks += [step, base.register_state_dict_pre_hook(refuse_state_dict)]
+    places = places_of(
+        base, [place for place in replaced if place[0] is not model or model is base]
+    )
+    adapted.steps.check = StepCheck(watch, ATTENTION, base.config, places, step.id)
+    retired = Retired([original for _, _, original in adapted._restore])
+    adapted._undo += [retired.restore, guard_model(model, base)]
     model.__dict__[ATTRIBUTE] = adapted

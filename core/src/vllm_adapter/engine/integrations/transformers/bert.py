@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -15,18 +15,28 @@ from vllm_adapter.engine.integrations.encoder import (
     EncoderLayer,
     EncoderShape,
     LayerNorm,
+    Norm,
     Weights,
 )
-from vllm_adapter.engine.integrations.layers import Linear, merge
+from vllm_adapter.engine.integrations.layers import merge
+from vllm_adapter.engine.integrations.transformers.guard import (
+    Placed,
+    PlacedLinear,
+    StepCheck,
+    refuse,
+    refuse_mode_and_dtype,
+)
 from vllm_adapter.engine.integrations.transformers.packing import Packing, places, real_tokens
 from vllm_adapter.engine.integrations.transformers.place import (
     Forward,
     Replacement,
     refuse_outputs,
 )
+from vllm_adapter.engine.integrations.transformers.stock import Taken, is_plain_linear
 from vllm_adapter.errors import UnsupportedModel
 from vllm_adapter.settings import Settings
 
+TAKEN: Final = Taken(kept=frozenset({"pooler"}), frames=frozenset({"encoder", "encoder.layer"}))
 GELU: Final = {"gelu": False, "gelu_new": True, "gelu_pytorch_tanh": True}
 """Served activations, and whether they are approximated by tanh."""
 
@@ -39,7 +49,7 @@ class EncoderStep(Packing):
     """int32[B + 1]."""
 
 
-class Layer(torch.nn.Module):
+class Layer(Placed, torch.nn.Module):
     """Our encoder layer in the place of transformers': padded in, padded out."""
 
     def __init__(self, inner: EncoderLayer) -> None:
@@ -47,22 +57,35 @@ class Layer(torch.nn.Module):
         self.inner = inner
 
     def forward(
-        self, hidden_states: torch.Tensor, *args: Any, va_step: EncoderStep, **kwargs: Any
+        self,
+        hidden_states: torch.Tensor,
+        *args: Any,
+        va_step: EncoderStep | None = None,
+        **kwargs: Any,
     ) -> torch.Tensor:
         """[B, Q, hidden] -> the same. `va_step` comes from the hook on the base model."""
+        if va_step is None:
+            refuse("calling a layer outside of the model's forward")
+        refuse_mode_and_dtype(self, hidden_states, self.inner.output_norm.weight)
         packed = self.inner(va_step.pack(hidden_states), va_step.query_start_loc)
         return va_step.unpack(packed, hidden_states)
 
 
-class Embeddings(torch.nn.Module):
+class Embeddings(Placed, torch.nn.Module):
     """Words, kinds and places of tokens, added up and normed."""
 
-    def __init__(self, source: Any, eps: float, settings: Settings) -> None:
+    places: torch.Tensor
+    kinds: torch.Tensor
+
+    def __init__(self, source: Any, settings: Settings) -> None:
         """`source` is transformers' `BertEmbeddings`, whose weights are shared."""
         super().__init__()
         parts = source.word_embeddings, source.token_type_embeddings, source.position_embeddings
         self.tables = Embedding([part.weight for part in parts], settings)
-        self.norm = LayerNorm(_pair(source.LayerNorm), eps, settings)
+        self.norm = LayerNorm(*_norm(source.LayerNorm), settings)
+        # What stands where the caller gives none; not always 0, 1, 2... and 0.
+        self.register_buffer("places", source.position_ids, persistent=False)
+        self.register_buffer("kinds", source.token_type_ids, persistent=False)
 
     def forward(
         self,
@@ -77,9 +100,10 @@ class Embeddings(torch.nn.Module):
         assert given is not None
         batch, columns = given.shape[:2]
         if position_ids is None:
-            position_ids = torch.arange(columns, device=given.device)[None]
+            position_ids = self.places[:, :columns]
         if token_type_ids is None:
-            token_type_ids = torch.zeros(batch, columns, dtype=torch.long, device=given.device)
+            kinds = self.kinds.expand(position_ids.shape[0], -1).gather(1, position_ids)
+            token_type_ids = kinds.expand(batch, columns)
         rows: list[torch.Tensor] = self.tables(input_ids, token_type_ids, position_ids)
         words = [] if inputs_embeds is None else [inputs_embeds.detach()]
         first, *others = [*words, *rows]
@@ -93,11 +117,13 @@ class EncoderSteps:
 
     _limit: int
     _parameters: Sequence[str]
+    check: StepCheck = field(init=False)
 
     def before_forward(
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Forward | None:
         """The pre-hook on the base model: once a forward, it packs the batch."""
+        self.check(model)
         given = dict(zip(self._parameters, args, strict=False)) | kwargs
         refuse_outputs(model, given)
         for name in ("encoder_hidden_states", "encoder_attention_mask", "past_key_values"):
@@ -154,9 +180,6 @@ def fault(base: Any) -> str | None:
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     if kind != "absolute":
         return f"position_embedding_type {kind}"
-    linears = (linear for layer in base.encoder.layer for linear in _of(layer))
-    if any(type(linear) is not torch.nn.Linear for linear in linears):
-        return "a model with quantised or otherwise replaced linear layers"
     return None
 
 
@@ -167,43 +190,42 @@ def build(base: Any, settings: Settings) -> tuple[list[Replacement], EncoderStep
         UnsupportedCase: an operator has no implementation for the model's shapes or dtype.
     """
     config = base.config
-    shape = EncoderShape(
-        intermediate=config.intermediate_size,
-        heads=config.num_attention_heads,
-        head_size=config.hidden_size // config.num_attention_heads,
-        eps=config.layer_norm_eps,
-        tanh=GELU[config.hidden_act],
-    )
     found: list[Replacement] = [
-        (base.encoder.layer, str(i), Layer(_build_layer(source, shape, settings)))
+        (base.encoder.layer, str(i), Layer(_build_layer(source, settings)))
         for i, source in enumerate(base.encoder.layer)
     ]
-    found.append((base, "embeddings", Embeddings(base.embeddings, shape.eps, settings)))
-    if base.pooler is not None and type(base.pooler.dense) is torch.nn.Linear:
-        found.append((base.pooler, "dense", Linear(*_pair(base.pooler.dense), settings)))
+    found.append((base, "embeddings", Embeddings(base.embeddings, settings)))
+    dense = getattr(base.pooler, "dense", None)
+    if dense is not None and is_plain_linear(dense, base.pooler, base.embeddings):
+        found.append((base.pooler, "dense", PlacedLinear(*_pair(dense), settings)))
     parameters = list(inspect.signature(base.forward).parameters)
     return found, EncoderSteps(config.max_position_embeddings, parameters)
 
 
-def _build_layer(source: Any, shape: EncoderShape, settings: Settings) -> EncoderLayer:
+def _build_layer(source: Any, settings: Settings) -> EncoderLayer:
     """Our layer over the weights of transformers' `BertLayer`, sharing their memory."""
     attention = source.attention
+    shape = EncoderShape(
+        intermediate=source.intermediate.dense.out_features,
+        heads=attention.self.num_attention_heads,
+        head_size=attention.self.attention_head_size,
+        scale=attention.self.scaling,
+        tanh=GELU[attention.self.config.hidden_act],
+    )
     return EncoderLayer(
         shape,
         qkv=merge([attention.self.query, attention.self.key, attention.self.value]),
         out=_pair(attention.output.dense),
-        attention_norm=_pair(attention.output.LayerNorm),
+        attention_norm=_norm(attention.output.LayerNorm),
         up=_pair(source.intermediate.dense),
         down=_pair(source.output.dense),
-        output_norm=_pair(source.output.LayerNorm),
+        output_norm=_norm(source.output.LayerNorm),
         settings=settings,
     )
 
 
-def _of(layer: Any) -> tuple[Any, ...]:
-    """Every linear of transformers' `BertLayer`."""
-    own, outer = layer.attention.self, layer.attention.output
-    return own.query, own.key, own.value, outer.dense, layer.intermediate.dense, layer.output.dense
+def _norm(module: Any) -> Norm:
+    return _pair(module), module.eps
 
 
 def _pair(module: Any) -> Weights:

@@ -10,6 +10,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from vllm_adapter.engine.integrations.transformers.packing import Packing, places, real_tokens
+from vllm_adapter.engine.integrations.transformers.rope import RopeTable
 from vllm_adapter.engine.kv_cache import PagedKVCache
 from vllm_adapter.engine.ops.step import Step
 from vllm_adapter.errors import UnsupportedModel
@@ -22,6 +23,8 @@ class PackedStep(Packing):
     step: Step
     positions: torch.Tensor
     """int64[T], as the model counts them."""
+    rope: torch.Tensor
+    """[at least as many positions, head_size]: cos, then sin."""
     layers: list[tuple[torch.Tensor, torch.Tensor]]
     owner: PagedCache
     """Keeps the blocks taken for as long as the step is in use."""
@@ -43,13 +46,13 @@ class PagedCache(Cache):  # type: ignore[misc]  # transformers ships no types
         queries: int,
         mask: torch.Tensor | None,
         position_ids: torch.Tensor | None,
-        limit: int,
+        rope: RopeTable,
     ) -> PackedStep:
         """The step of `queries` more columns; `mask` is 2-D over all columns, 1 where real.
 
         Raises:
-            UnsupportedModel: a mask that does not fit what is cached, or a position beyond
-                `limit`.
+            UnsupportedModel: a mask that does not fit what is cached, or a position that `rope`
+                has not.
             OutOfMemory: the KV cache cannot hold it.
         """
         batch = len(self.sequences)
@@ -62,16 +65,12 @@ class PagedCache(Cache):  # type: ignore[misc]  # transformers ships no types
             highest = max(highest, self.columns + queries)
         elif position_ids.numel():
             highest = max(highest, int(position_ids.max()) + 1)
-        if highest > limit:
-            raise UnsupportedModel(
-                f"the batch needs {highest} positions, and the model has {limit}",
-                hint="shorten the prompt, or generate fewer tokens",
-            )
+        table = rope.upto(highest)
         step = self.kv.advance(self.sequences, counts)
         self.columns += queries
         positions = position_ids.expand(batch, queries).reshape(-1)
         positions = positions if rows is None else positions[rows]
-        return PackedStep(rows, step, positions, self.kv.layers, self)
+        return PackedStep(rows, step, positions, table, self.kv.layers, self)
 
     def _real_tokens(
         self, queries: int, mask: torch.Tensor | None

@@ -11,15 +11,23 @@ import torch
 from vllm_adapter.engine.integrations.layers import (
     DecoderLayer,
     LayerShape,
-    Linear,
+    Norm,
     RMSNorm,
     merge,
 )
 from vllm_adapter.engine.integrations.transformers.cache import PackedStep
+from vllm_adapter.engine.integrations.transformers.guard import (
+    Placed,
+    PlacedLinear,
+    refuse,
+    refuse_mode_and_dtype,
+)
 from vllm_adapter.engine.integrations.transformers.place import Replacement
+from vllm_adapter.engine.integrations.transformers.stock import Taken, is_plain_linear
 from vllm_adapter.engine.kv_cache import PagedKVCache
 from vllm_adapter.settings import Settings
 
+TAKEN: Final = Taken(kept=frozenset({"embed_tokens"}), frames=frozenset({"layers"}))
 STATIC_ROPE: Final = ("default", "linear", "llama3", "yarn")
 """Rope types whose frequencies never change while running, so that one table serves."""
 
@@ -28,7 +36,7 @@ STATIC_ROPE: Final = ("default", "linear", "llama3", "yarn")
 class LayerOptions:
     """What one layer of a family has beyond a Llama's."""
 
-    head_norms: tuple[torch.Tensor, torch.Tensor] | None = None
+    head_norms: tuple[Norm, Norm] | None = None
     window: int = 0
 
 
@@ -36,22 +44,24 @@ Family = Callable[[Any], LayerOptions]
 """transformers' decoder layer -> its options: all that a family's file has to say."""
 
 
-class Layer(torch.nn.Module):
+class Layer(Placed, torch.nn.Module):
     """Our decoder layer in the place of transformers': padded in, padded out."""
 
-    def __init__(self, inner: DecoderLayer, index: int, cos_sin_cache: torch.Tensor) -> None:
+    def __init__(self, inner: DecoderLayer, index: int) -> None:
         super().__init__()
         self.inner, self.index = inner, index
-        self.cos_sin_cache = cos_sin_cache
 
     def forward(
-        self, hidden_states: torch.Tensor, va_step: PackedStep, **kwargs: Any
+        self, hidden_states: torch.Tensor, va_step: PackedStep | None = None, **kwargs: Any
     ) -> torch.Tensor:
         """[B, Q, hidden] -> the same. `va_step` comes from the hook on the base model."""
+        if va_step is None:
+            refuse("calling a layer outside of the model's forward")
+        refuse_mode_and_dtype(self, hidden_states, self.inner.input_norm.weight)
         packed = self.inner(
             va_step.pack(hidden_states),
             va_step.positions,
-            self.cos_sin_cache,
+            va_step.rope,
             va_step.layers[self.index],
             va_step.step,
         )
@@ -64,29 +74,26 @@ def fault(base: Any) -> str | None:
         return f"the activation {base.config.hidden_act}"
     if base.rotary_emb.rope_type not in STATIC_ROPE:
         return f"rope of type {base.rotary_emb.rope_type}, which changes while it runs,"
-    if any(type(linear) is not torch.nn.Linear for layer in base.layers for linear in _of(layer)):
-        return "a model with quantised or otherwise replaced linear layers"
+    if not getattr(base.config, "is_causal", True):
+        return "a decoder that is not causal"
     return None
 
 
-def _of(layer: Any) -> tuple[Any, ...]:
-    """Every linear of transformers' decoder layer, those that are merged first."""
-    attention, mlp = layer.self_attn, layer.mlp
-    merged = attention.q_proj, attention.k_proj, attention.v_proj, mlp.gate_proj, mlp.up_proj
-    return *merged, attention.o_proj, mlp.down_proj
-
-
-def shape_of(config: Any) -> LayerShape:
-    """The layers' shape, from the model's configuration."""
-    head_size = getattr(config, "head_dim", None)
+def shape_of(layer: Any) -> LayerShape:
+    """The shape of transformers' decoder layer."""
+    attention, head_size = layer.self_attn, layer.self_attn.head_dim
     return LayerShape(
-        hidden=config.hidden_size,
-        intermediate=config.intermediate_size,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_size=head_size or config.hidden_size // config.num_attention_heads,
-        eps=config.rms_norm_eps,
+        hidden=layer.hidden_size,
+        intermediate=layer.mlp.intermediate_size,
+        heads=attention.q_proj.out_features // head_size,
+        kv_heads=attention.k_proj.out_features // head_size,
+        head_size=head_size,
     )
+
+
+def norm_of(module: Any) -> Norm:
+    """The weight and the eps of transformers' RMS norm."""
+    return module.weight, module.variance_epsilon
 
 
 def window_of(layer: Any) -> int:
@@ -102,43 +109,46 @@ def replacements(
     Raises:
         UnsupportedCase: an operator has no implementation for the model's shapes or dtype.
     """
-    shape = shape_of(base.config)
-    table = rope_table(base, model.dtype, kv.device)
     found: list[Replacement] = []
     for i, source in enumerate(base.layers):
-        inner = _build_layer(source, shape, kv, family(source), settings)
-        found.append((base.layers, str(i), Layer(inner, i, table)))
-    found.append((base, "norm", RMSNorm(base.norm.weight, shape.eps, settings)))
-    if type(getattr(model, "lm_head", None)) is torch.nn.Linear:
-        head = Linear(model.lm_head.weight, model.lm_head.bias, settings)
-        found.append((model, "lm_head", head))
+        inner = _build_layer(source, kv, family(source), settings)
+        found.append((base.layers, str(i), Layer(inner, i)))
+    found.append((base, "norm", PlacedRMSNorm(*norm_of(base.norm), settings)))
+    found.append((base, "rotary_emb", NoRotary()))
+    head = getattr(model, "lm_head", None)
+    if head is not None and is_plain_linear(head, model, base.norm):
+        found.append((model, "lm_head", PlacedLinear(head.weight, head.bias, settings)))
     return found
 
 
+class PlacedRMSNorm(Placed, RMSNorm):
+    """The last norm."""
+
+
+class NoRotary(Placed, torch.nn.Module):
+    """Computes nothing: our layers take the step's table."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[None, None]:
+        """As long as what transformers' gives."""
+        return None, None
+
+
 def _build_layer(
-    source: Any, shape: LayerShape, kv: PagedKVCache, options: LayerOptions, settings: Settings
+    source: Any, kv: PagedKVCache, options: LayerOptions, settings: Settings
 ) -> DecoderLayer:
     """Our layer over the weights of transformers' decoder layer, sharing their memory."""
     attention, mlp = source.self_attn, source.mlp
     return DecoderLayer(
-        shape,
+        shape_of(source),
         kv,
-        input_norm=source.input_layernorm.weight,
+        input_norm=norm_of(source.input_layernorm),
         qkv=merge([attention.q_proj, attention.k_proj, attention.v_proj]),
         out=(attention.o_proj.weight, attention.o_proj.bias),
-        post_norm=source.post_attention_layernorm.weight,
+        post_norm=norm_of(source.post_attention_layernorm),
         gate_up=merge([mlp.gate_proj, mlp.up_proj]),
         down=(mlp.down_proj.weight, mlp.down_proj.bias),
         head_norms=options.head_norms,
+        scale=attention.scaling,
         window=options.window,
         settings=settings,
     )
-
-
-def rope_table(base: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """[positions, head_size]: cos, then sin, from the model's own frequencies and scaling."""
-    positions = torch.arange(base.config.max_position_embeddings, device=device)[None]
-    like = torch.empty(0, dtype=dtype, device=device)
-    cos, sin = base.rotary_emb(like, position_ids=positions)
-    half = cos.shape[-1] // 2
-    return torch.cat((cos[0, :, :half], sin[0, :, :half]), dim=-1).contiguous()

@@ -16,11 +16,13 @@ from vllm_adapter.engine.integrations.attention import PortableAttention
 from vllm_adapter.engine.integrations.transformers import decoder
 from vllm_adapter.engine.integrations.transformers.cache import PackedStep, PagedCache
 from vllm_adapter.engine.integrations.transformers.decoder import Family
+from vllm_adapter.engine.integrations.transformers.guard import StepCheck
 from vllm_adapter.engine.integrations.transformers.place import (
     Forward,
     Replacement,
     refuse_outputs,
 )
+from vllm_adapter.engine.integrations.transformers.rope import RopeTable
 from vllm_adapter.engine.kv_cache import BlockSize, PagedKVCache
 from vllm_adapter.errors import UnsupportedModel
 from vllm_adapter.settings import Settings
@@ -35,8 +37,9 @@ class DecoderSteps:
     kv: PagedKVCache
     _attentions: Sequence[PortableAttention]
     """One of each kind of layer: those of one kind share a binding."""
-    _limit: int
+    rope: RopeTable
     _parameters: Sequence[str]
+    check: StepCheck = field(init=False)
     _replaced: weakref.WeakSet[Cache] = field(default_factory=weakref.WeakSet)
 
     def prepare(
@@ -48,7 +51,7 @@ class DecoderSteps:
     ) -> tuple[PagedCache, PackedStep]:
         """The cache and the step of one forward, planned."""
         cache = self._cache_for(past_key_values, input_ids.shape[0])
-        step = cache.advance(input_ids.shape[1], attention_mask, position_ids, self._limit)
+        step = cache.advance(input_ids.shape[1], attention_mask, position_ids, self.rope)
         self._plan(step)
         return cache, step
 
@@ -58,6 +61,7 @@ class DecoderSteps:
         """The pre-hook on the base model: once a forward, it makes the step and its cache."""
         if kwargs.get("va_step") is not None:
             return None
+        self.check(model)
         given = dict(zip(self._parameters, args, strict=False)) | kwargs
         refuse_outputs(model, given)
         tokens = given.get("input_ids")
@@ -130,7 +134,7 @@ def build(
     Raises:
         UnsupportedCase, OutOfMemory: as binding and allocating do; nothing is kept then.
     """
-    shape, dtype = decoder.shape_of(base.config), model.dtype
+    shape, dtype = decoder.shape_of(base.layers[0]), base.norm.weight.dtype
     size = BlockSize(
         layers=len(base.layers),
         kv_heads=shape.kv_heads,
@@ -146,7 +150,9 @@ def build(
         blocks=min(FIRST_BLOCKS, max_kv_blocks or FIRST_BLOCKS),
         max_blocks=max_kv_blocks,
     )
+    rope = RopeTable(base.rotary_emb, shape.head_size, base.config.max_position_embeddings, dtype)
     try:
+        rope.upto(1)
         replaced = decoder.replacements(model, base, kv, family, settings)
     except BaseException:
         kv.close()
@@ -154,8 +160,7 @@ def build(
     layers = [module.inner for _, _, module in replaced if isinstance(module, decoder.Layer)]
     kinds = {layer.attention.bindings[1]: layer.attention for layer in layers}
     parameters = list(inspect.signature(base.forward).parameters)
-    limit = base.config.max_position_embeddings
-    return replaced, DecoderSteps(kv, list(kinds.values()), limit, parameters)
+    return replaced, DecoderSteps(kv, list(kinds.values()), rope, parameters)
 
 
 def _refuse_packing(given: Mapping[str, Any]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm_adapter.engine.integrations.transformers.decoder import LayerOptions, window_of
+from vllm_adapter.engine.integrations.transformers.decoder import LayerOptions, norm_of, window_of
 
 
 def options(layer: Any) -> LayerOptions:
-    """Of transformers' `Qwen3DecoderLayer`; its head norms share the eps of the others."""
+    """Of transformers' `Qwen3DecoderLayer`."""
     attention = layer.self_attn
     return LayerOptions(
-        head_norms=(attention.q_norm.weight, attention.k_norm.weight), window=window_of(layer)
+        head_norms=(norm_of(attention.q_norm), norm_of(attention.k_norm)), window=window_of(layer)
     )
