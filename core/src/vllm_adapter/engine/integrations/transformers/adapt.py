@@ -32,6 +32,7 @@ from vllm_adapter.engine.integrations.transformers.place import (
     never_called,
     refuse_state_dict,
 )
+from vllm_adapter.engine.integrations.transformers.taken import check_decoder, check_encoder
 from vllm_adapter.engine.kv_cache import PagedKVCache
 from vllm_adapter.errors import InputError, UnsupportedModel
 from vllm_adapter.settings import Settings
@@ -78,7 +79,8 @@ class Adapted:
     ) -> tuple[PagedCache, PackedStep]:
         """The step moment by hand, for a compiled model, whose hook must not allocate.
 
-        Pass the results as `past_key_values` and `va_step`.
+        Pass the results to the base model as `past_key_values` (whatever the release of
+        transformers calls it) and `va_step`.
 
         Raises:
             UnsupportedModel: the model is an encoder, or as a forward does.
@@ -110,7 +112,8 @@ def adapt(
     threads that share the model must take turns, for all forwards share one plan.
 
     Raises:
-        UnsupportedModel: the model is not of a served type, or is adapted already.
+        UnsupportedModel: the model is not of a served type, is adapted already, or does not take
+            the cache that it is given, in a release of transformers that was not tried.
         UnsupportedCase: an operator has no implementation for the model's shapes or dtype.
         AdapterError, NoSuchDevice, OutOfMemory: as opening and allocating do.
     """
@@ -138,6 +141,15 @@ def adapt(
         model.config._attn_implementation,
     )
     _swap_in(model, base, replaced, adapted)
+    try:
+        if isinstance(steps, EncoderSteps):
+            check_encoder(base, replaced, bert.Layer)
+        else:
+            check_decoder(model, base, replaced, decoder.Layer)
+    except BaseException:
+        unadapt(model)
+        model.to(origin)
+        raise
     return adapted
 
 

@@ -24,6 +24,7 @@ from vllm_adapter.engine.integrations.transformers.place import (
     Replacement,
     refuse_outputs,
 )
+from vllm_adapter.engine.integrations.transformers.taken import CACHE_NAMES
 from vllm_adapter.errors import UnsupportedModel
 from vllm_adapter.settings import Settings
 
@@ -100,7 +101,7 @@ class EncoderSteps:
         """The pre-hook on the base model: once a forward, it packs the batch."""
         given = dict(zip(self._parameters, args, strict=False)) | kwargs
         refuse_outputs(model, given)
-        for name in ("encoder_hidden_states", "encoder_attention_mask", "past_key_values"):
+        for name in ("encoder_hidden_states", "encoder_attention_mask", *CACHE_NAMES):
             if given.get(name) is not None:
                 raise UnsupportedModel(
                     f"{name} is not served by an adapted encoder",

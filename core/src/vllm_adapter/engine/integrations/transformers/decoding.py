@@ -21,6 +21,7 @@ from vllm_adapter.engine.integrations.transformers.place import (
     Replacement,
     refuse_outputs,
 )
+from vllm_adapter.engine.integrations.transformers.taken import cache_argument, one_cache
 from vllm_adapter.engine.kv_cache import BlockSize, PagedKVCache
 from vllm_adapter.errors import UnsupportedModel
 from vllm_adapter.settings import Settings
@@ -37,6 +38,8 @@ class DecoderSteps:
     """One of each kind of layer: those of one kind share a binding."""
     _limit: int
     _parameters: Sequence[str]
+    _cache: str
+    """The cache's argument in the base model's forward."""
     _replaced: weakref.WeakSet[Cache] = field(default_factory=weakref.WeakSet)
 
     def prepare(
@@ -56,9 +59,10 @@ class DecoderSteps:
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Forward | None:
         """The pre-hook on the base model: once a forward, it makes the step and its cache."""
-        if kwargs.get("va_step") is not None:
-            return None
         given = dict(zip(self._parameters, args, strict=False)) | kwargs
+        given = one_cache(given, self._cache)
+        if given.get("va_step") is not None:
+            return (), given
         refuse_outputs(model, given)
         tokens = given.get("input_ids")
         tokens = given.get("inputs_embeds") if tokens is None else tokens
@@ -67,16 +71,17 @@ class DecoderSteps:
         # Without use_cache transformers must not see a cache that it would then carry on.
         wanted = given.get("use_cache")
         wanted = getattr(model.config, "use_cache", True) if wanted is None else wanted
-        if not wanted:
+        carried = given[self._cache]
+        if not wanted and carried is None:
             _refuse_packing(given)
         cache, step = self.prepare(
             tokens,
             given.get("attention_mask"),
-            given.get("past_key_values"),
+            carried,
             given.get("position_ids"),
         )
-        seen = cache if wanted or given.get("past_key_values") is not None else None
-        return (), given | {"past_key_values": seen, "va_step": step}
+        seen = cache if wanted or carried is not None else None
+        return (), given | {self._cache: seen, "va_step": step}
 
     def close(self) -> None:
         """Gives the KV cache's memory back to the device."""
@@ -130,7 +135,7 @@ def build(
     Raises:
         UnsupportedCase, OutOfMemory: as binding and allocating do; nothing is kept then.
     """
-    shape, dtype = decoder.shape_of(base.config), model.dtype
+    shape, dtype, name = decoder.shape_of(base.config), model.dtype, cache_argument(base)
     size = BlockSize(
         layers=len(base.layers),
         kv_heads=shape.kv_heads,
@@ -155,13 +160,14 @@ def build(
     kinds = {layer.attention.bindings[1]: layer.attention for layer in layers}
     parameters = list(inspect.signature(base.forward).parameters)
     limit = base.config.max_position_embeddings
-    return replaced, DecoderSteps(kv, list(kinds.values()), limit, parameters)
+    steps = DecoderSteps(kv, list(kinds.values()), limit, parameters, name)
+    return replaced, steps
 
 
 def _refuse_packing(given: Mapping[str, Any]) -> None:
     """transformers takes positions with jumps for several sequences in one row."""
     positions = given.get("position_ids")
-    free = given.get("attention_mask") is None and given.get("past_key_values") is None
+    free = given.get("attention_mask") is None
     if free and positions is not None and bool((positions.diff(dim=-1) != 1).any()):
         raise UnsupportedModel(
             "several sequences packed in one row are not served",
