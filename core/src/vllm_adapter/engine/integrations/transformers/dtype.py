@@ -18,6 +18,7 @@ NEEDED: Final = (
     "rms_norm",
     "fused_add_rms_norm",
     "rotary_embedding",
+    "reshape_and_cache",
     "paged_attention",
     "silu_and_mul",
 )
