@@ -1,5 +1,7 @@
 # make demo   certifies the CPU adapter and answers a prompt with a real model
 # make test   every test that this machine can run
+# make test-lowest   of these, those of transformers on the lowest release that core declares
+# make test-wheels   the README's question in a fresh environment, as pip resolves it for a stranger
 # make test-vllm   the tests against real vLLM, in an environment of their own
 # make test-vllm-quick   those of them that take a minute or two
 PY ?= python3
@@ -10,7 +12,7 @@ PACKAGES := schemas vendors core conformance template \
 	adapters/musa adapters/mlu adapters/biren adapters/sim
 SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
 
-.PHONY: demo test test-fast test-vllm test-vllm-quick lint docs clean
+.PHONY: demo test test-lowest test-wheels test-fast test-vllm test-vllm-quick lint docs clean
 
 .venv/.use: $(SOURCES)
 	@test -x $(V) || { echo "making .venv (once)"; $(PY) -m venv .venv; }
@@ -30,8 +32,20 @@ demo: .venv/.use
 	@scripts/demo
 
 # One thread of torch's in each of the two processes: more would wait for each other.
-test: .venv/.dev
+test: .venv/.dev test-lowest
 	@OMP_NUM_THREADS=1 $(V) -m pytest -n 2 --dist worksteal
+
+# constraints.txt has the newest release of transformers that core declares, this the lowest.
+.venv-lowest/.stamp: .venv/.dev scripts/make_lowest_env scripts/declared.py
+	@echo "installing the lowest declared release of transformers (once)"
+	@scripts/make_lowest_env
+
+test-lowest: .venv-lowest/.stamp
+	@OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -n 2 --dist worksteal \
+		tests/device/test_run.py tests/device/test_transformers*.py
+
+test-wheels: .venv/.use
+	@scripts/try_wheels
 
 test-fast: .venv/.dev
 	@$(V) -m pytest -m "static or null"
@@ -56,4 +70,4 @@ docs: .venv/.dev
 	@$(V) scripts/make_docs.py
 
 clean:
-	rm -rf .venv .venv-vllm certificates
+	rm -rf .venv .venv-lowest .venv-vllm certificates

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import smollm2
 
-from vllm_adapter.engine.integrations.transformers import adapt
+from vllm_adapter.engine.integrations.transformers import adapt, cache_argument
 
 BATCHES: Final = (1, 4, 16)
 TEXT: Final = "Once upon a time, in a village between two mountains, there lived a clockmaker. "
@@ -75,11 +75,12 @@ def _rounds(
 @torch.inference_mode()
 def _decode(model: Any, prompt: torch.Tensor, steps: int) -> float:
     """Seconds for `steps` greedy steps after the prompt."""
+    cache = cache_argument(model)
     out = model(prompt, logits_to_keep=1)
     started = time.perf_counter()
     for _ in range(steps):
         token = out.logits[:, -1:].argmax(-1)
-        out = model(token, past_key_values=out.past_key_values, logits_to_keep=1)
+        out = model(token, logits_to_keep=1, **{cache: out[cache]})
     return time.perf_counter() - started
 
 

@@ -14,9 +14,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from vllm_adapter.engine.integrations.transformers.taken import cache_argument
+
 PAD, EOS = 0, 1
 BLOCK = 16
 """Tokens of a KV block of the CPU adapter."""
+CACHE = cache_argument(LlamaForCausalLM)
+"""What the installed transformers calls the cache, in arguments and in outputs."""
 KINDS = {
     "llama": (LlamaForCausalLM, LlamaConfig),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config),

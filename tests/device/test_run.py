@@ -25,9 +25,11 @@ def test_smollm2_answers_through_the_cpu_adapter():
     question = "What is the capital of France? One sentence."
     done = run(MODEL, "--prompt", "-", "--max-new-tokens", "24", "--json", input=question)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert "98 MB of file become 538 MB of float32 in memory (5.5 times)" in done.stderr
+    assert "warning: " not in done.stderr
     said = json.loads(done.stdout)
     assert "Paris" in said["text"]
+    assert said["dtype"] == "float32"
     assert said["new_tokens"] == len(said["token_ids"]) <= 24
     assert said["providers"]["paged_attention"] == ["cpu (decode)", "cpu (planned)"]
     assert all(name.startswith("cpu") for names in said["providers"].values() for name in names)

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-from tiny_llama import BLOCK, batch, greedy, twins
+from tiny_llama import BLOCK, CACHE, batch, greedy, twins
 from transformers import DynamicCache
 from transformers.generation import TextStreamer
 
@@ -92,8 +92,8 @@ def test_right_padding_is_seen_by_no_real_token_now_or_later(pair, pool):
         first = model(**given)
         ids = first.logits.argmax(-1).gather(1, last - 1)
         longer = torch.cat((mask, torch.ones_like(ids)), 1)
-        cache = first.past_key_values
-        then = model(ids, attention_mask=longer, position_ids=last, past_key_values=cache)
+        cache = first[CACHE]
+        then = model(ids, attention_mask=longer, position_ids=last, **{CACHE: cache})
         return torch.cat((first.logits[mask.bool()], then.logits[:, 0]))
 
     with torch.no_grad():
@@ -148,7 +148,7 @@ def test_without_use_cache_no_cache_comes_back(pair, pool):
     given = batch(*LENGTHS)
     assert torch.equal(greedy(mine, given, use_cache=False), greedy(plain, given, use_cache=False))
     with torch.no_grad():
-        assert mine(**given, use_cache=False).past_key_values is None
+        assert getattr(mine(**given, use_cache=False), CACHE) is None
 
 
 def test_prefill_in_chunks(pair, pool):
@@ -186,8 +186,8 @@ def test_a_conversation_carries_its_cache_on(pair, pool):
         given = batch(*LENGTHS)
         cache = None
         for turn in range(3):
-            out = greedy(model, given, 6, past_key_values=cache, return_dict_in_generate=True)
-            cache = out.past_key_values
+            out = greedy(model, given, 6, **{CACHE: cache}, return_dict_in_generate=True)
+            cache = out[CACHE]
             more = batch(4, 4, 4, 4, seed=turn)["input_ids"]
             ids = torch.cat((out.sequences, more), 1)
             ones = torch.ones_like(ids[:, given["attention_mask"].shape[1] :])
@@ -211,8 +211,8 @@ def test_forwards_by_hand_carry_on_with_the_cache_of_the_output(pair, pool):
         given, found = batch(3, BLOCK - 1), []
         ids, mask, cache = given["input_ids"], given["attention_mask"], None
         for _ in range(4):
-            out = model(ids, attention_mask=mask, past_key_values=cache)
-            cache, ids = out.past_key_values, out.logits[:, -1:].argmax(-1)
+            out = model(ids, attention_mask=mask, **{CACHE: cache})
+            cache, ids = out[CACHE], out.logits[:, -1:].argmax(-1)
             mask = torch.cat((mask, torch.ones_like(ids)), 1)
             found.append(out.logits[:, -1])
         return torch.stack(found)
@@ -238,8 +238,8 @@ def test_calls_that_take_turns_share_the_pool(pair, pool):
         caches, found = [None] * 3, []
         for _ in range(BLOCK + 3):
             for i, given in enumerate(state):
-                out = model(**given, past_key_values=caches[i])
-                caches[i], ids = out.past_key_values, out.logits[:, -1:].argmax(-1)
+                out = model(**given, **{CACHE: caches[i]})
+                caches[i], ids = out[CACHE], out.logits[:, -1:].argmax(-1)
                 mask = torch.cat((given["attention_mask"], torch.ones_like(ids)), 1)
                 state[i] = {"input_ids": ids, "attention_mask": mask}
                 found.append(ids.flatten())
@@ -258,9 +258,9 @@ def test_blocks_come_back_when_the_cache_is_dropped_or_reset(pair, pool):
     used = pool.count - pool.free
     lengths = [n + 11 for n in LENGTHS]
     assert used == sum(-(-n // BLOCK) for n in lengths)
-    out.past_key_values.reset()
-    assert (pool.free, out.past_key_values.get_seq_length()) == (pool.count, 0)
-    greedy(mine, batch(5, 5, 5, 5), past_key_values=out.past_key_values)
+    out[CACHE].reset()
+    assert (pool.free, out[CACHE].get_seq_length()) == (pool.count, 0)
+    greedy(mine, batch(5, 5, 5, 5), **{CACHE: out[CACHE]})
     assert pool.free < pool.count
     del out
     gc.collect()
@@ -290,7 +290,7 @@ def test_inference_mode_and_no_grad_may_take_turns_while_the_cache_grows():
     first = adapted.kv.pool.count
     given = batch(*[2 * BLOCK] * 20)
     with torch.inference_mode():
-        held = greedy(mine, given, 20, return_dict_in_generate=True).past_key_values
+        held = greedy(mine, given, 20, return_dict_in_generate=True)[CACHE]
         greedy(mine, given, 20)
     assert adapted.kv.pool.count > first
     assert torch.equal(greedy(mine, given, 20), greedy(plain, given, 20))
@@ -311,5 +311,5 @@ def test_a_base_model_without_a_head_may_be_adapted():
 def test_an_empty_default_cache_may_be_given(pair, pool):
     plain, mine = pair
     given = batch(*LENGTHS)
-    with_ours = greedy(mine, given, past_key_values=DynamicCache(config=mine.config))
+    with_ours = greedy(mine, given, **{CACHE: DynamicCache(config=mine.config)})
     assert torch.equal(with_ours, greedy(plain, given))

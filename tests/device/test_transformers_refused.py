@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-from tiny_llama import batch, greedy, tiny
+from tiny_llama import CACHE, batch, greedy, tiny
 from transformers import (
     AutoModelForCausalLM,
     DynamicCache,
@@ -75,7 +75,7 @@ def test_prompt_look_up(model):
 
 
 def test_what_a_paged_cache_cannot_do(model):
-    cache = model(**GIVEN).past_key_values
+    cache = model(**GIVEN)[CACHE]
     assert isinstance(cache, PagedCache)
     refused(lambda: cache.crop(-1), "cropping the cache")
     refused(lambda: cache.reorder_cache(torch.tensor([0, 1])), "beam search")
@@ -106,35 +106,35 @@ CACHES = {
 
 @pytest.mark.parametrize("make", CACHES.values(), ids=CACHES)
 def test_caches_of_others(model, make):
-    refused(lambda: model(**GIVEN, past_key_values=make()), "no empty default cache")
+    refused(lambda: model(**GIVEN, **{CACHE: make()}), "no empty default cache")
 
 
 def test_a_default_cache_whose_place_a_paged_one_took(model):
     cache = DynamicCache()
-    model(IDS, past_key_values=cache)
-    refused(lambda: model(IDS[:, -1:], past_key_values=cache), "was replaced in an earlier")
+    model(IDS, **{CACHE: cache})
+    refused(lambda: model(IDS[:, -1:], **{CACHE: cache}), "was replaced in an earlier")
 
 
 def test_a_cache_of_another_model(model):
     other = tiny()
     adapt(other)
-    cache = other(IDS).past_key_values
-    refused(lambda: model(IDS, past_key_values=cache), "made by another adapted model")
+    cache = other(IDS)[CACHE]
+    refused(lambda: model(IDS, **{CACHE: cache}), "made by another adapted model")
 
 
 def test_a_cache_that_outlives_unadapt():
     mine = tiny()
     adapt(mine)
-    cache = mine(IDS).past_key_values
+    cache = mine(IDS)[CACHE]
     unadapt(mine)
-    refused(lambda: mine(IDS[:, -1:], past_key_values=cache), "to a model that is not adapted")
+    refused(lambda: mine(IDS[:, -1:], **{CACHE: cache}), "to a model that is not adapted")
     adapt(mine)
-    refused(lambda: mine(IDS[:, -1:], past_key_values=cache), "before this one was adapted")
+    refused(lambda: mine(IDS[:, -1:], **{CACHE: cache}), "before this one was adapted")
 
 
 def test_a_batch_of_another_size(model):
-    cache = model(**GIVEN).past_key_values
-    refused(lambda: model(IDS[:1], past_key_values=cache), "holds 2 rows and the batch has 1")
+    cache = model(**GIVEN)[CACHE]
+    refused(lambda: model(IDS[:1], **{CACHE: cache}), "holds 2 rows and the batch has 1")
 
 
 MASKS = {
@@ -152,12 +152,12 @@ def test_masks(model, make):
 
 
 def test_a_mask_that_hides_or_shows_cached_tokens(model):
-    cache = model(**GIVEN).past_key_values
+    cache = model(**GIVEN)[CACHE]
     for row, column in ((1, 3), (0, 0)):
         mask = torch.cat((GIVEN["attention_mask"], torch.ones(2, 1, dtype=torch.long)), 1)
         mask[row, column] = 1 - mask[row, column]
         refused(
-            lambda mask=mask: model(IDS[:, :1], attention_mask=mask, past_key_values=cache),
+            lambda mask=mask: model(IDS[:, :1], attention_mask=mask, **{CACHE: cache}),
             "hides tokens that were real before, or the reverse",
         )
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 import transformers
 
-from vllm_adapter.engine.integrations.transformers import adapt, unadapt
+from vllm_adapter.engine.integrations.transformers import adapt, cache_argument, unadapt
 from vllm_adapter.engine.ops.draw import Draw
 from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter_conformance.bench import Bench
@@ -124,7 +124,7 @@ def logits(model: Any, given: dict[str, torch.Tensor], more: torch.Tensor) -> to
 
     `more` is [rows, steps]: the tokens are given, so that models that disagree stay comparable.
     """
-    device = model.device
+    device, cache = model.device, cache_argument(model)
     ids, mask = given["input_ids"].to(device), given["attention_mask"].to(device)
     out = model(ids, attention_mask=mask, position_ids=_positions(mask), use_cache=True)
     found = [out.logits.cpu()[mask.cpu().bool()]]
@@ -134,8 +134,8 @@ def logits(model: Any, given: dict[str, torch.Tensor], more: torch.Tensor) -> to
             token,
             attention_mask=mask,
             position_ids=_positions(mask)[:, -1:],
-            past_key_values=out.past_key_values,
             use_cache=True,
+            **{cache: out[cache]},
         )
         found.append(out.logits[:, -1].cpu())
     return torch.cat(found)

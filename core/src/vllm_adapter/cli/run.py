@@ -8,11 +8,16 @@ import math
 import os
 import sys
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+from vllm_adapter.cli import streams
 from vllm_adapter.cli.output import emit_json, warn
 from vllm_adapter.errors import InputError
 from vllm_adapter.operators import DTYPES
+
+if TYPE_CHECKING:
+    from vllm_adapter.decision import OperatorEntry
+    from vllm_adapter.engine.device import OpenDevice
 
 HELP: Final = "answer a prompt with a model, through an adapter's attention and operators"
 EXAMPLE: Final = """\
@@ -22,6 +27,10 @@ example:
 
 MODEL is a folder with config.json, a .gguf file, or package:NAME for an installed package that
 carries one. Nothing is downloaded.
+
+A .gguf file is unpacked when it is loaded: each weight becomes 4 bytes in float32, so that a file
+of 8 bits a weight needs about four times its size in memory, one of 4 bits about seven times, and
+half as much again while it loads. The figures are said before.
 """
 
 
@@ -31,7 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", required=True, help="the text to answer; - reads stdin")
     parser.add_argument("--adapter", default="cpu", help="the adapter to run on (default: cpu)")
     parser.add_argument("--device", type=int, default=0, help="index of its device (default: 0)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: float32")
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        help="default: the model's own, or the nearest that the adapter declares its operators in",
+    )
     parser.add_argument("--max-new-tokens", type=int, default=64, help="default: 64")
     parser.add_argument("--raw", action="store_true", help="no chat template")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
@@ -43,6 +56,24 @@ def run(args: argparse.Namespace) -> int:
     prompt = _prompt(args.prompt)
     _check(args, prompt)
     _set_up_transformers()
+    if args.json:
+        with streams.stdout_to_stderr():
+            document = _answered(args, prompt)
+        emit_json(document)
+        return 0
+    summary = _answered(args, prompt)
+    print(
+        f"{args.adapter} on {summary['device']} ({summary['device_name']}): "
+        f"{summary['new_tokens']} tokens in {summary['seconds']:.1f} s",
+        file=sys.stderr,
+    )
+    for op, names in summary["providers"].items():
+        print(f"  {op}: {', '.join(names)}", file=sys.stderr)
+    return 0
+
+
+def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
+    """The answer with who ran what; without --json, its text is printed while it is made."""
     from vllm_adapter.before_start import look_at
     from vllm_adapter.engine.blame import kernels_blamed
     from vllm_adapter.engine.device import open_device
@@ -53,8 +84,10 @@ def run(args: argparse.Namespace) -> int:
 
     look_at(args.adapter, args.device, warn)
     opened = open_device(args.adapter, args.device)
+    dtype = _dtype(args, opened)
+    _say_size(args.model, dtype)
     with typed_out_of_memory("loading the model"):
-        model, tokenizer = load(args.model, args.dtype)
+        model, tokenizer = load(args.model, dtype)
     tokens = prompt_tokens(tokenizer, prompt, raw=args.raw)
     room = model.config.max_position_embeddings - tokens.shape[1]
     if room < 1:
@@ -83,24 +116,65 @@ def run(args: argparse.Namespace) -> int:
         "adapter": args.adapter,
         "device": opened.record.torch,
         "device_name": opened.capability.identity.name or opened.record.name,
-        "dtype": args.dtype,
+        "dtype": dtype,
         "prompt_tokens": tokens.shape[1],
         "new_tokens": len(new),
         "seconds": round(seconds, 3),
         "providers": {op: list(names) for op, names in adapted.providers.items()},
     }
-    if args.json:
-        text = tokenizer.decode(new, skip_special_tokens=True)
-        emit_json(summary | {"prompt": prompt, "text": text, "token_ids": new})
-        return 0
+    text = tokenizer.decode(new, skip_special_tokens=True)
+    return summary | {"prompt": prompt, "text": text, "token_ids": new}
+
+
+def _dtype(args: argparse.Namespace, opened: OpenDevice) -> str:
+    """The dtype asked for, or the best of the adapter; what is not as one may think is said."""
+    from vllm_adapter.engine.integrations.transformers.dtype import (
+        NEEDED,
+        choose,
+        declared,
+        own_dtype,
+    )
+    from vllm_adapter.engine.ops.providers import PROVIDERS
+
+    entries: dict[str, list[OperatorEntry]] = {}
+    for provider in PROVIDERS.serving(opened.device):
+        if provider.name == args.adapter or provider.rank == "kernels":
+            for op, found in provider.entries.items():
+                entries.setdefault(op, []).extend(found)
+    own = own_dtype(args.model)
+    if args.dtype is None:
+        dtype = choose(args.adapter, entries, own)
+        if dtype != own:
+            warn(f"the model is {own}, and adapter {args.adapter} serves it in {dtype}")
+        return dtype
+    dtype = str(args.dtype)
+    if not declared(entries, dtype):
+        elsewhere = [other for other in DTYPES if declared(entries, other)]
+        known = f"; it declares {', '.join(elsewhere)}" if elsewhere else ""
+        warn(
+            f"adapter {args.adapter} declares none of the model's {len(NEEDED)} operators in "
+            f"{dtype}{known}: core's portable torch code, which is slow, runs all of them"
+        )
+    return dtype
+
+
+def _say_size(model: str, dtype: str) -> None:
+    """What a GGUF file needs in memory: it is unpacked, and loaded by way of float32."""
+    from vllm_adapter.engine.integrations.transformers.gguf_size import weights
+    from vllm_adapter.engine.integrations.transformers.load import locate
+
+    folder, name = locate(model)
+    count = weights(folder / name) if name else None
+    if name is None or not count:
+        return
+    packed = (folder / name).stat().st_size
+    unpacked = count * (4 if dtype == "float32" else 2)
     print(
-        f"{args.adapter} on {summary['device']} ({summary['device_name']}): "
-        f"{len(new)} tokens in {seconds:.1f} s",
+        f"unpacking {name}: {packed / 1e6:.0f} MB of file become {unpacked / 1e6:.0f} MB of "
+        f"{dtype} in memory ({unpacked / packed:.1f} times), and up to {count * 6 / 1e6:.0f} MB "
+        "while loading",
         file=sys.stderr,
     )
-    for op, names in summary["providers"].items():
-        print(f"  {op}: {', '.join(names)}", file=sys.stderr)
-    return 0
 
 
 def _set_up_transformers() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from contextlib import contextmanager, suppress
+from typing import Any, Final, cast
 
 from vllm_adapter.cli.output import warn
 from vllm_adapter.errors import NewerFormat
+
+_STDOUT: Final = 1
+_STDERR: Final = 2
 
 
 def prepare() -> None:
@@ -23,6 +28,36 @@ def prepare() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:  # what the terminal's encoding lacks is printed escaped
             reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """What is printed meanwhile, by Python or by a C library, goes to stderr.
+
+    So that stdout holds a command's document alone, whatever a vendor's code prints; also at the
+    process's exit.
+    """
+    sys.stdout.flush()
+    usual, kept = sys.stdout, os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        usual.flush()  # a module may have kept the stream itself
+        ctypes.CDLL(None).fflush(None)  # what C's own buffers hold would come out later
+        os.dup2(kept, _STDOUT)
+        os.close(kept)
+        sys.stdout = usual
+        atexit.unregister(_rest_to_stderr)
+        atexit.register(_rest_to_stderr)
+
+
+def _rest_to_stderr() -> None:
+    """Registered last, so run first at exit: before what a vendor's code prints there."""
+    with suppress(OSError, ValueError):  # closed, or full, as was said by then
+        sys.stdout.flush()
+    os.dup2(_STDERR, _STDOUT)
 
 
 def stdout_fails(error: OSError) -> bool:

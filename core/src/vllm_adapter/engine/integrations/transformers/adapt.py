@@ -42,6 +42,7 @@ from vllm_adapter.engine.integrations.transformers.place import (
 )
 from vllm_adapter.engine.integrations.transformers.source import Altered
 from vllm_adapter.engine.integrations.transformers.stock import inspect_model
+from vllm_adapter.engine.integrations.transformers.taken import check_decoder, check_encoder
 from vllm_adapter.engine.integrations.transformers.watch import Watch
 from vllm_adapter.engine.kv_cache import PagedKVCache
 from vllm_adapter.errors import InputError, UnsupportedModel
@@ -91,7 +92,8 @@ class Adapted:
     ) -> tuple[PagedCache, PackedStep]:
         """The step moment by hand, for a compiled model, whose hook must not allocate.
 
-        Pass the results as `past_key_values` and `va_step`.
+        Pass the results to the base model as `past_key_values` (whatever the release of
+        transformers calls it) and `va_step`.
 
         Raises:
             UnsupportedModel: the model is an encoder, or as a forward does.
@@ -123,7 +125,8 @@ def adapt(
     threads that share the model must take turns, for all forwards share one plan.
 
     Raises:
-        UnsupportedModel: the model is not of a served type, or is adapted already.
+        UnsupportedModel: the model is not of a served type, is adapted already, or does not take
+            the cache that it is given, in a release of transformers that was not tried.
         UnsupportedCase: an operator has no implementation for the model's shapes or dtype.
         AdapterError, NoSuchDevice, OutOfMemory: as opening and allocating do.
     """
@@ -150,7 +153,17 @@ def adapt(
         steps,
         model.config._attn_implementation,
     )
-    _swap_in(model, base, replaced, adapted, watch)
+    hook = _swap_in(model, base, replaced, adapted)
+    try:
+        if isinstance(steps, EncoderSteps):
+            check_encoder(base, replaced, bert.Layer)
+        else:
+            check_decoder(model, base, replaced, decoder.Layer)
+    except BaseException:
+        unadapt(model)
+        model.to(origin)
+        raise
+    _guard(model, base, replaced, adapted, StepCheck(watch, ATTENTION, base.config, [], hook))
     return adapted
 
 
@@ -226,9 +239,8 @@ def _build(
     return decoding.build(model, base, opened, family, max_kv_blocks, settings)
 
 
-def _swap_in(
-    model: Any, base: Any, replaced: list[Replacement], adapted: Adapted, watch: Watch
-) -> None:
+def _swap_in(model: Any, base: Any, replaced: list[Replacement], adapted: Adapted) -> int:
+    """Puts our modules in their places, unguarded; gives the number of the pre-hook."""
     AttentionInterface.register(ATTENTION, never_called)
     model.set_attn_implementation(ATTENTION)
     for parent, name, module in replaced:
@@ -239,10 +251,21 @@ def _swap_in(
         seal(module.train(parent.training))
     step = base.register_forward_pre_hook(adapted.steps.before_forward, with_kwargs=True)
     adapted._hooks += [step, base.register_state_dict_pre_hook(refuse_state_dict)]
-    places = places_of(
-        base, [place for place in replaced if place[0] is not model or model is base]
-    )
-    adapted.steps.check = StepCheck(watch, ATTENTION, base.config, places, step.id)
+    adapted.steps.check = _unguarded
+    model.__dict__[ATTRIBUTE] = adapted
+    number: int = step.id
+    return number
+
+
+def _unguarded(base: Any) -> None:
+    """Stands for the check while witnesses are in the places of our modules."""
+
+
+def _guard(
+    model: Any, base: Any, replaced: list[Replacement], adapted: Adapted, check: StepCheck
+) -> None:
+    places = [place for place in replaced if place[0] is not model or model is base]
+    check.places += places_of(base, places)
+    adapted.steps.check = check
     retired = Retired([original for _, _, original in adapted._restore])
     adapted._undo += [retired.restore, guard_model(model, base)]
-    model.__dict__[ATTRIBUTE] = adapted

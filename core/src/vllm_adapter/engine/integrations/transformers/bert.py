@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,7 +22,6 @@ from vllm_adapter.engine.integrations.layers import merge
 from vllm_adapter.engine.integrations.transformers.guard import (
     Placed,
     PlacedLinear,
-    StepCheck,
     refuse,
     refuse_mode_and_dtype,
 )
@@ -33,6 +32,7 @@ from vllm_adapter.engine.integrations.transformers.place import (
     refuse_outputs,
 )
 from vllm_adapter.engine.integrations.transformers.stock import Taken, is_plain_linear
+from vllm_adapter.engine.integrations.transformers.taken import CACHE_NAMES
 from vllm_adapter.errors import UnsupportedModel
 from vllm_adapter.settings import Settings
 
@@ -117,7 +117,7 @@ class EncoderSteps:
 
     _limit: int
     _parameters: Sequence[str]
-    check: StepCheck = field(init=False)
+    check: Callable[[Any], None] = field(init=False)
 
     def before_forward(
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -126,7 +126,7 @@ class EncoderSteps:
         self.check(model)
         given = dict(zip(self._parameters, args, strict=False)) | kwargs
         refuse_outputs(model, given)
-        for name in ("encoder_hidden_states", "encoder_attention_mask", "past_key_values"):
+        for name in ("encoder_hidden_states", "encoder_attention_mask", *CACHE_NAMES):
             if given.get(name) is not None:
                 raise UnsupportedModel(
                     f"{name} is not served by an adapted encoder",

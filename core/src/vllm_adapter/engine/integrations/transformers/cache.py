@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -14,6 +14,8 @@ from vllm_adapter.engine.integrations.transformers.rope import RopeTable
 from vllm_adapter.engine.kv_cache import PagedKVCache
 from vllm_adapter.engine.ops.step import Step
 from vllm_adapter.errors import UnsupportedModel
+
+CROPPING: Final = "cropping the cache (assisted generation, prompt look-up)"
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,14 @@ class PagedCache(Cache):  # type: ignore[misc]  # transformers ships no types
         """Refused: beam search."""
         _refuse("beam search")
 
+    @property
+    def is_croppable(self) -> bool:
+        """Refused as `crop` is: only who wants to crop asks."""
+        _refuse(CROPPING)
+
     def crop(self, *args: Any, **kwargs: Any) -> None:
         """Refused: assisted generation and prompt look-up."""
-        _refuse("cropping the cache (assisted generation, prompt look-up)")
+        _refuse(CROPPING)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Refused: contrastive search."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,13 +16,13 @@ from vllm_adapter.engine.integrations.attention import PortableAttention
 from vllm_adapter.engine.integrations.transformers import decoder
 from vllm_adapter.engine.integrations.transformers.cache import PackedStep, PagedCache
 from vllm_adapter.engine.integrations.transformers.decoder import Family
-from vllm_adapter.engine.integrations.transformers.guard import StepCheck
 from vllm_adapter.engine.integrations.transformers.place import (
     Forward,
     Replacement,
     refuse_outputs,
 )
 from vllm_adapter.engine.integrations.transformers.rope import RopeTable
+from vllm_adapter.engine.integrations.transformers.taken import cache_argument, one_cache
 from vllm_adapter.engine.kv_cache import BlockSize, PagedKVCache
 from vllm_adapter.errors import UnsupportedModel
 from vllm_adapter.settings import Settings
@@ -39,7 +39,9 @@ class DecoderSteps:
     """One of each kind of layer: those of one kind share a binding."""
     rope: RopeTable
     _parameters: Sequence[str]
-    check: StepCheck = field(init=False)
+    _cache: str
+    """The cache's argument in the base model's forward."""
+    check: Callable[[Any], None] = field(init=False)
     _replaced: weakref.WeakSet[Cache] = field(default_factory=weakref.WeakSet)
 
     def prepare(
@@ -59,10 +61,11 @@ class DecoderSteps:
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Forward | None:
         """The pre-hook on the base model: once a forward, it makes the step and its cache."""
-        if kwargs.get("va_step") is not None:
-            return None
-        self.check(model)
         given = dict(zip(self._parameters, args, strict=False)) | kwargs
+        given = one_cache(given, self._cache)
+        if given.get("va_step") is not None:
+            return (), given
+        self.check(model)
         refuse_outputs(model, given)
         tokens = given.get("input_ids")
         tokens = given.get("inputs_embeds") if tokens is None else tokens
@@ -71,16 +74,17 @@ class DecoderSteps:
         # Without use_cache transformers must not see a cache that it would then carry on.
         wanted = given.get("use_cache")
         wanted = getattr(model.config, "use_cache", True) if wanted is None else wanted
-        if not wanted:
+        carried = given[self._cache]
+        if not wanted and carried is None:
             _refuse_packing(given)
         cache, step = self.prepare(
             tokens,
             given.get("attention_mask"),
-            given.get("past_key_values"),
+            carried,
             given.get("position_ids"),
         )
-        seen = cache if wanted or given.get("past_key_values") is not None else None
-        return (), given | {"past_key_values": seen, "va_step": step}
+        seen = cache if wanted or carried is not None else None
+        return (), given | {self._cache: seen, "va_step": step}
 
     def close(self) -> None:
         """Gives the KV cache's memory back to the device."""
@@ -135,6 +139,7 @@ def build(
         UnsupportedCase, OutOfMemory: as binding and allocating do; nothing is kept then.
     """
     shape, dtype = decoder.shape_of(base.layers[0]), base.norm.weight.dtype
+    name = cache_argument(base)
     size = BlockSize(
         layers=len(base.layers),
         kv_heads=shape.kv_heads,
@@ -160,13 +165,13 @@ def build(
     layers = [module.inner for _, _, module in replaced if isinstance(module, decoder.Layer)]
     kinds = {layer.attention.bindings[1]: layer.attention for layer in layers}
     parameters = list(inspect.signature(base.forward).parameters)
-    return replaced, DecoderSteps(kv, list(kinds.values()), rope, parameters)
+    return replaced, DecoderSteps(kv, list(kinds.values()), rope, parameters, name)
 
 
 def _refuse_packing(given: Mapping[str, Any]) -> None:
     """transformers takes positions with jumps for several sequences in one row."""
     positions = given.get("position_ids")
-    free = given.get("attention_mask") is None and given.get("past_key_values") is None
+    free = given.get("attention_mask") is None
     if free and positions is not None and bool((positions.diff(dim=-1) != 1).any()):
         raise UnsupportedModel(
             "several sequences packed in one row are not served",
