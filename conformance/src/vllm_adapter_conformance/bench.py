@@ -28,7 +28,7 @@ class Bench:
         """`scratch` keeps the results of vLLM's engines for the workers of one run."""
         self.target = target
         self._scratch = scratch
-        self.settings = Settings(fallback=Fallback.ERROR)
+        self.settings = Settings(fallback=Fallback.ERROR, adapter=target.record.name)
 
     @cached_property
     def opened(self) -> OpenDevice:

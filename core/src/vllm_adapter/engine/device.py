@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -32,6 +32,13 @@ class OpenDevice:
     capability: Capability
     runtime: RuntimeAdapter
     device: torch.device
+
+    def own(self, settings: Settings) -> Settings:
+        """The settings to bind a model with: this adapter's implementations run it.
+
+        Others that own the same torch device are not asked, whatever was opened when.
+        """
+        return replace(settings, adapter=self.adapter.record.name)
 
 
 def open_device(name: str, index: int = 0, settings: Settings | None = None) -> OpenDevice:

@@ -85,7 +85,8 @@ def bind(case: OpCase, settings: Settings | None = None, owner: object = None) -
         AdapterError: a winner cannot be imported.
     """
     settings = settings or Settings.from_environ()
-    key = (case, settings.fallback, tuple(settings.ops.items()), PROVIDERS.generation)
+    policy = settings.fallback, tuple(settings.ops.items()), settings.adapter
+    key = (case, policy, PROVIDERS.generation)
     bound = _bound if owner is None else _bound_for.setdefault(owner, {})
     if key not in bound:
         bound[key] = _bind(case, settings, owner)
@@ -128,9 +129,7 @@ def _bind(case: OpCase, settings: Settings, owner: object) -> Binding:
     verdicts = decisions(case, settings)
     picks = _pick(spec, case, verdicts, settings)
     winners = list(dict.fromkeys(picks.values()))
-    for winner in winners:
-        if winner.rank == "generic" and settings.fallback is Fallback.WARN:
-            _warn_once(case, verdicts)
+    _warn_of_fallback(case, picks, verdicts, settings)
     kernels = {winner: _kernel(spec, winner) for winner in winners}
     plans = {winner: plan for winner in winners if (plan := _plan_of(spec, winner))}
     prepare = winners[0].entry.prepare_weights
@@ -164,8 +163,8 @@ def _pick(
         ]
         forced = settings.ops.get(case.op)
         if not able or (forced and able[0].provider != forced):
-            at_step = {} if value is None else {step_facts[0]: value}
-            raise refusal(case, [_at_step(case, v, at_step) for v in verdicts], forced)
+            at_step = [_at_step(case, v, _step_of(case, value)) for v in verdicts]
+            raise refusal(case, at_step, forced)
         picks[value] = able[0]
     return picks
 
@@ -248,20 +247,40 @@ def _overload(spec: OpSpec, winner: Candidate, kernel: Fn, key: str) -> Fn:
     return found
 
 
-_warned: Final[set[tuple[str, str]]] = set()
+_warned: Final[set[tuple[str, str, str]]] = set()
 
 
-def _warn_once(case: OpCase, verdicts: Sequence[Verdict]) -> None:
-    if (case.op, case.device) in _warned:
+def _warn_of_fallback(
+    case: OpCase,
+    picks: Mapping[FactValue | None, Candidate],
+    verdicts: Sequence[Verdict],
+    settings: Settings,
+) -> None:
+    """One sentence for each reason why core's code runs an operator: its own, for each step."""
+    if settings.fallback is not Fallback.WARN:
         return
-    _warned.add((case.op, case.device))
-    own = [v.decision for v in verdicts if v.candidate.provider != GENERIC]
-    reason = headline(own) or "no adapter declares it"
-    _log.warning(
-        "%s runs on core's portable torch code, which is slow: %s; VA_FALLBACK=error refuses it",
-        case,
-        reason,
-    )
+    for value, winner in picks.items():
+        if winner.rank != "generic":
+            continue
+        step = _step_of(case, value)
+        at_step = (_at_step(case, verdict, step) for verdict in verdicts)
+        own = [v.decision for v in at_step if v.candidate.provider != GENERIC]
+        who = f"adapter {settings.adapter} does not declare" if settings.adapter else None
+        reason = str(headline(own) or f"{who or 'no adapter in use declares'} the operator")
+        if (case.op, case.device, reason) not in _warned:
+            _warned.add((case.op, case.device, reason))
+            _log.warning(
+                "%s%s runs on core's portable torch code, which is slow: %s; "
+                "VA_FALLBACK=error refuses it",
+                case,
+                "".join(f" at {name}={at}" for name, at in step.items()),
+                reason,
+            )
+
+
+def _step_of(case: OpCase, value: FactValue | None) -> dict[str, FactValue]:
+    """A value of the step fact, by the fact's name; empty where there is no such fact."""
+    return {} if value is None else {OPERATORS[case.op].step_facts[0]: value}
 
 
 def _declare_default(spec: OpSpec) -> None:
@@ -274,7 +293,9 @@ def _declare_default(spec: OpSpec) -> None:
         case = OpCase.of(spec.name, _device_of(args), spec.facts_of(*args))
         verdicts = decisions(case, settings)
         direct = [v if _serves_direct(spec, v) else _needs_bind(v) for v in verdicts]
-        return next(iter(_pick(spec, case, direct, settings).values()))
+        picks = _pick(spec, case, direct, settings)
+        _warn_of_fallback(case, picks, direct, settings)
+        return next(iter(picks.values()))
 
     def direct(*args: Any) -> Any:
         nonlocal generation

@@ -47,7 +47,7 @@ class Providers:
     """The adapters in use by device. Bindings ask it when a layer is built, never per token."""
 
     def __init__(self) -> None:
-        self._by_device: dict[str, list[Provider]] = {}
+        self._by_device: dict[str, dict[str, Provider]] = {}
         self.generation = 0
         """Grows with each change: what was bound before is bound anew."""
 
@@ -62,7 +62,8 @@ class Providers:
     ) -> None:
         """Lets an adapter's descriptor (and `@implementation` functions) serve a device.
 
-        Using a name again replaces what it declared. Unlike adapters stay beside each other.
+        Using a name again replaces what it declared, at its place. Adapters of other names stay
+        beside it and are not touched.
         """
         entries: dict[str, list[OperatorEntry]] = {
             op: list(declared) for op, declared in capability.operators.items()
@@ -78,10 +79,10 @@ class Providers:
             if all(known.run != entry.run for known in entries.get(op, ())):
                 entries.setdefault(op, []).append(entry)
         provider = Provider(name, "kernels" if kernels_only else "device", entries)
-        key = device_key(device)
-        rest = [p for p in self._by_device.get(key, []) if p.name != name]
-        self._by_device[key] = sorted([*rest, provider], key=lambda p: RANKS.index(p.rank))
-        self.generation += 1
+        known = self._by_device.setdefault(device_key(device), {})
+        if known.get(name) != provider:
+            known[name] = provider
+            self.generation += 1
 
     def clear(self) -> None:
         """Forgets every adapter; for tests."""
@@ -89,15 +90,19 @@ class Providers:
         self.generation += 1
 
     def serving(self, device: torch.device | str) -> Sequence[Provider]:
-        """The adapters in use on a device, best rank first."""
-        return tuple(self._by_device.get(device_key(device), ()))
+        """The adapters in use on a device, best rank first, then in the order of their opening."""
+        known = self._by_device.get(device_key(device), {}).values()
+        return sorted(known, key=lambda provider: RANKS.index(provider.rank))
 
     def names(self, device: str) -> list[str]:
         """Providers that may be named in VA_OPS for a device."""
-        return [p.name for p in self._by_device.get(device_key(device), [])] + [GENERIC]
+        return [p.name for p in self.serving(device)] + [GENERIC]
 
     def candidates(self, op: str, device: str, settings: Settings) -> list[Candidate]:
         """Every candidate for an operator, best first; generic is always the last one.
+
+        Where `settings.adapter` names the device's adapter, others that own the device are none,
+        unless VA_OPS names them: who opened what before must not matter.
 
         Raises:
             SettingError: VA_OPS names an operator or provider that there is not.
@@ -105,8 +110,10 @@ class Providers:
         chosen = self._override(op, device, settings)
         composed = OPERATORS[op].composed_of
         found = []
-        for provider in self._by_device.get(device_key(device), []):
+        for provider in self.serving(device):
             rank = "override" if provider.name == chosen else provider.rank
+            if rank == "device" and settings.adapter not in (None, provider.name):
+                continue
             found += [Candidate(provider.name, rank, e) for e in provider.entries.get(op, ())]
             if composed:
                 parts = provider.entries.get(composed, ())

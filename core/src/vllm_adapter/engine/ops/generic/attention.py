@@ -58,8 +58,8 @@ def paged_attention(
     """Causal attention of query[T, H, D] over caches[blocks, block, KH, D], a sequence at a time.
 
     Slots that no query of the sequence sees take no part: what lies before all windows or past
-    the end may be NaN. `state` holds the lengths on the host (`plan_paged_attention`); without it they are read from
-    the device, which waits for it.
+    the end may be NaN. `state` holds the lengths on the host (`plan_paged_attention`); without it
+    they are read from the device, which waits for it.
     """
     if state is None:
         starts = query_start_loc.tolist()
