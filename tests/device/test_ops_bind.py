@@ -9,7 +9,7 @@ import torch
 
 from vllm_adapter.engine.ops import bind as bind_module
 from vllm_adapter.engine.ops import generic
-from vllm_adapter.engine.ops.bind import bind, decisions
+from vllm_adapter.engine.ops.bind import bind, resolved
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.ops.spec import OpCase
 from vllm_adapter.errors import InputError, SettingError, UnsupportedCase
@@ -51,7 +51,7 @@ def test_rank_is_override_device_kernels_generic(use):
     device = use(rms_norm={"run": "norm"})
 
     def order(settings):
-        return [v.candidate.provider for v in decisions(norm_case(), settings)]
+        return [v.candidate.provider for v in resolved(norm_case(), settings).verdicts]
 
     assert order(ALLOW) == [device, kernels, "torch"]
     assert bind(norm_case(), ALLOW).providers == (device,)
@@ -136,15 +136,16 @@ def test_policy_warn_names_the_phase_that_falls_back(use, warnings):
 
 
 def test_policy_warn_says_that_nobody_declares_it_only_where_nobody_does(use, warnings):
-    name = use(linear={"run": "packed_linear", "prepare_weights": "pack"})
+    use(linear={"run": "packed_linear", "prepare_weights": "pack"})
     bind(norm_case(), WARN)
-    bind(norm_case(), Settings(adapter=name))
     x, weight = torch.randn(2, 4), torch.randn(3, 4)
     torch.ops.vllm_adapter.linear(x, weight, None, 3)
-    nobody, not_it, direct = warnings()
-    assert "no adapter in use declares the operator" in nobody
-    assert f"adapter {name} does not declare the operator" in not_it
+    PROVIDERS.clear()
+    bind(norm_case(), WARN)
+    not_declared, direct, nobody = warnings()
+    assert "rms_norm is not declared (/operators/rms_norm: got None" in not_declared
     assert "a direct call has no load and no step" in direct
+    assert "no adapter is in use there" in nobody
 
 
 def test_policy_allow_is_silent(use, caplog, monkeypatch):

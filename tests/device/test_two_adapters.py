@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vllm_adapter.engine.ops.bind import bind, decisions
+from vllm_adapter.engine.ops.bind import bind, resolved
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.ops.spec import OpCase
 from vllm_adapter.errors import UnsupportedCase
@@ -28,7 +28,7 @@ def norm_case(dtype="float32"):
 
 
 def asked(settings, case=None):
-    return [v.candidate.provider for v in decisions(case or norm_case(), settings)]
+    return [v.candidate.provider for v in resolved(case or norm_case(), settings).verdicts]
 
 
 def test_the_named_adapter_is_the_one_of_the_device_that_is_asked(use):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,28 @@ class Reject:
 
 
 Decision = Accept | Reject
+
+
+def library_refusal(
+    entry: OperatorEntry, op: str, library: str, has: Callable[[str], bool] | None
+) -> Reject | None:
+    """Why a C library does not run an entry of `op` that names its function; else None.
+
+    `library` is its file's name, `has` says which functions its table holds; None: it cannot be
+    used.
+    """
+    name, run = entry.library_function, entry.run
+    if name is None or run is None:
+        return None
+    at_run = f"{entry.pointer}/run"
+    if has is None:
+        return Reject("no C library is open", at_run, run, "a device with a library")
+    fault = library_fault(op, run, entry.plan, library)
+    if fault is not None:
+        return Reject(fault, at_run, run, LIBRARY + op)
+    if not has(name):
+        return Reject(f"{library} leaves the function {name} NULL", at_run, "NULL", "a function")
+    return None
 
 
 def holds(rule: Rule, got: FactValue) -> bool:

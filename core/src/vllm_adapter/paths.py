@@ -77,6 +77,14 @@ def class_body(dotted: str) -> ast.ClassDef | None:
     return next(found, None)
 
 
+def may_implement(plugin: str, hook: str) -> bool:
+    """Whether a plug-in's class can have a hook: looked for in its source, without an import."""
+    body = class_body(plugin)
+    if body is None or body.bases:
+        return True
+    return any(isinstance(node, ast.FunctionDef) and node.name == hook for node in body.body)
+
+
 def _names(body: list[ast.stmt]) -> Iterator[str]:
     """What statements bind; those under `if`, `try` and `with` count, functions' bodies do not."""
     for node in body:

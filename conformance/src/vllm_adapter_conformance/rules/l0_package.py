@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.paths import class_body
+from vllm_adapter.paths import may_implement
 from vllm_adapter_conformance.bench import Bench
 from vllm_adapter_conformance.inspection import inspect
 from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, once, rule
@@ -200,19 +200,13 @@ def _extra_providers(target: Target) -> Iterator[Case | NotDeclared]:
         if isinstance(case, NotDeclared):
             yield case
             continue
-        body = class_body(case.params["plugin"])
-        own = body is None or body.bases or any(_is_hook(node) for node in body.body)
-        if not own:
+        if not may_implement(case.params["plugin"], "implementations"):
             reason = "the plug-in has no hook `implementations`"
             yield NotDeclared(case.id, "/plugin", reason)
         elif target.host.torch is None:
             yield NotDeclared(case.id, "/plugin", "torch is not installed here")
         else:
             yield case
-
-
-def _is_hook(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == "implementations"
 
 
 @rule(
