@@ -145,6 +145,7 @@ def resolve(
         AdapterError: a candidate's own code failed, and no better one accepts.
     """
     asked = OPERATORS[op]
+    facts = dict(sorted(facts.items()))  # a refusal quotes them, and must read alike for all
     found = candidates(op, providers, settings, where)
     verdicts = tuple(_verdict(asked, one, facts, settings, check, direct) for one in found)
     forced = settings.ops.get(op)
