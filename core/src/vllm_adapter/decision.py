@@ -148,13 +148,6 @@ def decide(operator: Operator, entry: OperatorEntry, facts: Mapping[str, FactVal
     return Accept(entry.pointer, when)
 
 
-def decide_all(
-    operator: Operator, entries: Sequence[OperatorEntry], facts: Mapping[str, FactValue]
-) -> list[Decision]:
-    """One decision an entry, in the descriptor's order."""
-    return [decide(operator, entry, facts) for entry in entries]
-
-
 def headline(decisions: Sequence[Decision]) -> Reject | None:
     """The refusal that says most: a support word that names the case, before a broken limit."""
     rejects = [d for d in decisions if isinstance(d, Reject)]
