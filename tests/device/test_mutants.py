@@ -112,7 +112,12 @@ ZOO = {
     "window": (
         attention("window_ignored", limits={"window": [0, 20]}),
         "L2.paged_attention.correct",
-        "budget",
+        "nan",
+    ),
+    "window_masked": (
+        attention("reads_before_the_window", limits={"window": [0, 20]}),
+        "L2.paged_attention.correct",
+        "nan",
     ),
     "rope_base": (
         {"rotary_embedding": {"run": f"{M}rope_of_ten_thousand"}},

@@ -9,7 +9,7 @@ import torch
 
 from vllm_adapter.engine.ops import bind as bind_module
 from vllm_adapter.engine.ops import generic
-from vllm_adapter.engine.ops.bind import bind, decisions
+from vllm_adapter.engine.ops.bind import bind, resolved
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.ops.spec import OpCase
 from vllm_adapter.errors import InputError, SettingError, UnsupportedCase
@@ -51,7 +51,7 @@ def test_rank_is_override_device_kernels_generic(use):
     device = use(rms_norm={"run": "norm"})
 
     def order(settings):
-        return [v.candidate.provider for v in decisions(norm_case(), settings)]
+        return [v.candidate.provider for v in resolved(norm_case(), settings).verdicts]
 
     assert order(ALLOW) == [device, kernels, "torch"]
     assert bind(norm_case(), ALLOW).providers == (device,)
@@ -103,15 +103,49 @@ def test_policy_error_refuses_with_the_pointer(use):
     assert f"asked: {name}, torch; `vllm-adapter explain {name} rms_norm`" in error.value.hint
 
 
-def test_policy_warn_says_so_once(use, caplog, monkeypatch):
+@pytest.fixture
+def warnings(caplog, monkeypatch):
+    """warnings() gives the sentences logged so far, in a process that has said none before."""
     monkeypatch.setattr(bind_module, "_warned", set())
-    use(rms_norm={"run": "norm"})
-    with caplog.at_level(logging.DEBUG, "vllm_adapter.ops"):
+    caplog.set_level(logging.WARNING, "vllm_adapter.ops")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_policy_warn_says_each_reason_once(use, warnings):
+    use(rms_norm={"run": "norm", "limits": {"hidden": {"multiple_of": 64}}})
+    for _ in range(2):
         assert bind(norm_case("float16"), WARN).providers == ("torch",)
+        bind(norm_case("float16", 128), WARN)
         bind(norm_case("bfloat16"), WARN)
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert "dtype not declared (/operators/rms_norm/dtypes" in record.getMessage()
+        bind(norm_case(hidden=65), WARN)
+        PROVIDERS.generation += 1  # as if all were bound anew
+    found = warnings()
+    assert len(found) == 3
+    assert "dtype not declared (/operators/rms_norm/dtypes: got 'float16'" in found[0]
+    assert "dtype not declared (/operators/rms_norm/dtypes: got 'bfloat16'" in found[1]
+    assert "hidden outside its limits (/operators/rms_norm/limits/hidden: got 65" in found[2]
+
+
+def test_policy_warn_names_the_phase_that_falls_back(use, warnings):
+    name = use(paged_attention={"run": "decode", "limits": {"phase": ["decode"]}})
+    assert bind(attention_case(), WARN).providers == (name, "torch")
+    prefill, mixed = warnings()
+    assert "at phase=prefill runs on core's portable" in prefill
+    assert "/operators/paged_attention/limits/phase: got 'prefill'" in prefill
+    assert "/operators/paged_attention/limits/phase: got 'mixed'" in mixed
+
+
+def test_policy_warn_says_that_nobody_declares_it_only_where_nobody_does(use, warnings):
+    use(linear={"run": "packed_linear", "prepare_weights": "pack"})
+    bind(norm_case(), WARN)
+    x, weight = torch.randn(2, 4), torch.randn(3, 4)
+    torch.ops.vllm_adapter.linear(x, weight, None, 3)
+    PROVIDERS.clear()
+    bind(norm_case(), WARN)
+    not_declared, direct, nobody = warnings()
+    assert "rms_norm is not declared (/operators/rms_norm: got None" in not_declared
+    assert "a direct call has no load and no step" in direct
+    assert "no adapter is in use there" in nobody
 
 
 def test_policy_allow_is_silent(use, caplog, monkeypatch):

@@ -13,7 +13,7 @@ import torch
 from vllm_adapter.capability import parse_capability
 from vllm_adapter.engine.blame import kernels_blamed
 from vllm_adapter.engine.ops.bind import bind
-from vllm_adapter.engine.ops.providers import PROVIDERS, resolve
+from vllm_adapter.engine.ops.providers import PROVIDERS, load
 from vllm_adapter.engine.ops.spec import OpCase
 from vllm_adapter.errors import AdapterError
 from vllm_adapter.settings import Settings
@@ -114,4 +114,4 @@ def test_whatever_an_import_raises_names_adapter_path_and_line(
     (tmp_path / "broken_kernels.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(AdapterError, match=rf"adapter acme names broken_kernels:run.*{says}"):
-        resolve("broken_kernels:run", "acme")
+        load("broken_kernels:run", "acme")

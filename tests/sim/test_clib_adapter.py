@@ -204,3 +204,23 @@ def test_an_adapter_with_a_digit_is_opened_as_a_torch_device(site, sim_path):
     )
     done = site.run("-c", code)
     assert done.stdout == "acme_two:1 [1.0, 2.0, 3.0]\n", done.stderr
+
+
+def test_explain_asks_the_library_what_it_has(acme, site, faulty, sim_path):
+    package = acme(faulty())
+
+    def explained(**variables):
+        words = ("-m", "vllm_adapter.cli", "explain", "acme", "rms_norm", "--json")
+        done = site.run(*words, variables={"VA_FALLBACK": "error", **variables})
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)["descriptors"]
+        return {d["operators"]["rms_norm"][0]["why"] for d in found}, done.stderr
+
+    (why,), _ = explained()
+    assert why.startswith("libacme.so leaves the function rms_norm NULL (/operators/rms_norm/run")
+    (why,), _ = explained(VA_LIBRARY=str(sim_path))
+    assert why == "/operators/rms_norm"
+    (package / "lib" / "libacme.so").write_bytes(b"no library")
+    (why,), err = explained()
+    assert why.startswith("no C library is open (/operators/rms_norm/run")
+    assert "the library of acme cannot be used" in err

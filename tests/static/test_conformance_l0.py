@@ -310,6 +310,14 @@ FAULTS = {
         "L0.package.hooks",
         "describe",
     ),
+    "hooks that nobody calls": (
+        write(
+            "plugin.py",
+            PLUGIN.replace("def describe(self, device)", "def communicator(self, device)"),
+        ),
+        "L0.package.hooks",
+        "communicator (waits for",
+    ),
     "hook's argument": (
         write("plugin.py", PLUGIN.replace("self, device", "self, chip")),
         "L0.package.hooks",

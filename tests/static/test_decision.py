@@ -13,7 +13,6 @@ from vllm_adapter.decision import (
     OperatorEntry,
     Reject,
     decide,
-    decide_all,
     headline,
     holds,
 )
@@ -131,7 +130,7 @@ def test_the_headline_is_the_support_word_that_names_the_case():
         entry("unsupported", dtypes=("float32",)),
         entry("not_implemented", dtypes=(), limits={"head_size": {"min": 33}}),
     ]
-    decisions = decide_all(ATTENTION, entries, CASE)
+    decisions = [decide(ATTENTION, one, CASE) for one in entries]
     assert [type(d) for d in decisions] == [Reject] * 3
     assert headline(decisions) is decisions[2]
     assert headline(decisions[:2]) is decisions[0]

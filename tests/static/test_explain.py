@@ -10,11 +10,13 @@ import pytest
 
 import vllm_adapter_cpu
 from vllm_adapter import distributions, errors
-from vllm_adapter.cli.decisions import sample_cases, verdicts
+from vllm_adapter.cli.decisions import Question, answers, sample_cases
 from vllm_adapter.cli.main import main
 from vllm_adapter.codes import CODES
+from vllm_adapter.contract.resolve import Provider
 from vllm_adapter.decision import OperatorEntry
 from vllm_adapter.operators import OPERATORS
+from vllm_adapter.settings import Fallback, Settings
 
 pytestmark = pytest.mark.static
 
@@ -41,6 +43,7 @@ def package(tmp_path):
         "name": "acme",
         "vendor": "Acme",
         "api": ">=1.0",
+        "device": {"torch_type": "cpu"},
     }
     (tmp_path / "adapter.json").write_text(json.dumps(manifest))
     return tmp_path, write
@@ -110,24 +113,66 @@ def test_decisions_of_the_cpu_adapter(capsys):
         assert f"\n{name}: " in text
 
 
-def test_text_says_what_is_declared_and_why_not(package, capsys):
+def test_text_says_what_is_declared_and_why_not(package, capsys, monkeypatch):
+    monkeypatch.setenv("VA_FALLBACK", "error")
     folder, write = package
-    write(
-        {"paged_attention": ENTRY | {"limits": {"head_size": {"min": 128}, "phase": ["decode"]}}}
-    )
+    write({"paged_attention": ENTRY | {"limits": {"head_size": {"min": 128}}}})
     assert main(["explain", str(folder), "paged_attention"]) == 0
     text = capsys.readouterr().out
+    assert "candidates, best rank first: acme, core's portable code (VA_FALLBACK=error)" in text
     assert "the usual case: dtype=float16 head_size=128 " in text
     lines = {line.split()[0]: " ".join(line.split()) for line in text.splitlines() if line.strip()}
     pointer = "/operators/paged_attention"
-    assert f"the usual case accept {pointer}, only phase decode" in " ".join(text.split())
+    assert f"the usual case accept {pointer}" in " ".join(text.split())
     assert f"reject dtype not declared ({pointer}/dtypes" in lines["dtype=float32"]
     assert (
         f"reject head_size outside its limits ({pointer}/limits/head_size: got 64"
         in (lines["head_size=64"])
     )
     assert main(["explain", str(folder), "fused_add_rms_norm"]) == 0
-    assert "not declared" in capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
+    assert "the usual case reject fused_add_rms_norm is not declared" in text
+
+
+def test_a_phase_that_the_adapter_does_not_serve_is_a_fallback_or_a_refusal(
+    package, capsys, monkeypatch
+):
+    folder, write = package
+    write({"paged_attention": ENTRY | {"limits": {"phase": ["decode"]}}})
+    pointer = "/operators/paged_attention"
+    words = ["explain", str(folder), "paged_attention"]
+    assert main(words) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"the usual case fallback {pointer}, only phase decode; core's portable code" in text
+    assert f"only phase prefill or mixed: phase outside its limits ({pointer}/limits/phase" in text
+    monkeypatch.setenv("VA_FALLBACK", "error")
+    assert main(words) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    reason = f"phase outside its limits ({pointer}/limits/phase: got 'prefill', need ['decode'])"
+    assert f"the usual case reject {reason}" in text
+
+
+def test_va_ops_decides_and_is_named(package, capsys, monkeypatch):
+    folder, write = package
+    write({"rms_norm": ENTRY})
+    monkeypatch.setenv("VA_OPS", "rms_norm:torch")
+    words = ["explain", str(folder), "rms_norm"]
+    assert main(words) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "the usual case accept core's portable code (VA_OPS names it)" in text
+    assert main([*words, "--json"]) == 0
+    (found,) = document(capsys)["descriptors"]
+    usual = found["operators"]["rms_norm"][0]
+    assert usual["picks"] == {"every step": "torch"}
+    ranks = [(e["provider"], e["rank"], e["decision"]) for e in usual["entries"]]
+    assert ranks == [("torch", "override", "accept"), ("acme", "device", "accept")]
+    monkeypatch.setenv("VA_OPS", "rms_norm:acme")
+    assert main(words) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "dtype=float32 reject dtype not declared" in text and "VA_OPS asks for acme" in text
+    monkeypatch.setenv("VA_OPS", "rms_norm:nobody")
+    assert main(words) == 2
+    assert "use one of: acme, torch" in capsys.readouterr().err
 
 
 def test_a_composed_operator_names_what_it_is_made_of(package, capsys):
@@ -152,10 +197,13 @@ def test_samples_differ_from_the_usual_case_in_one_fact():
         assert sum(case[name] != cases[0][name] for name in case) == 1
     assert len(cases) == 1 + 2 + 6 + 1 + 1
     nothing = OperatorEntry("unsupported", "/x")
-    assert {v.word for v in verdicts(operator, [nothing])} == {"reject"}
+    provider = Provider("acme", "device", {operator.name: [nothing]})
+    alone = Question("acme", [provider], Settings(fallback=Fallback.ERROR))
+    assert {answer.word for answer in answers(operator, alone, [nothing])} == {"reject"}
 
 
-def test_diff_names_the_decisions_that_change(package, capsys):
+def test_diff_names_the_decisions_that_change(package, capsys, monkeypatch):
+    monkeypatch.setenv("VA_FALLBACK", "error")
     folder, write = package
     write({"rms_norm": ENTRY, "linear": ENTRY})
     write({"rms_norm": ENTRY}, arch="a2", name="b.json")
@@ -187,7 +235,8 @@ def test_the_replacing_descriptor_is_explained(package, capsys, monkeypatch):
     assert "VA_CAPABILITY replaces" in err
     (found,) = json.loads(out)["descriptors"]
     assert found["arch"] == "mine"
-    assert found["operators"]["rms_norm"][0]["why"] == "not declared"
+    why = found["operators"]["rms_norm"][0]["why"]
+    assert why.startswith("core's portable code: rms_norm is not declared (/operators/rms_norm")
 
 
 @pytest.mark.parametrize(

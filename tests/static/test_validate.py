@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+import vllm_adapter
 import vllm_adapter_cpu
 from vllm_adapter.capability import parse_capability
 from vllm_adapter.cli.checks import check_document
 from vllm_adapter.cli.convert import convert
 from vllm_adapter.cli.main import main
+from vllm_adapter.contract.hooks import NOT_CALLED
 from vllm_adapter.errors import InputError
+from vllm_adapter.hookspecs import HOOKS
 
 pytestmark = pytest.mark.static
 
 DATA = Path(__file__).parents[1] / "data"
 OLD = sorted(DATA.glob("*.capability.json"))
+CORE = Path(vllm_adapter.__file__).parent
 CPU = Path(vllm_adapter_cpu.__file__).parent
 MANIFEST = {
     "schema": "vllm-adapter/manifest/1.0",
@@ -363,6 +368,46 @@ def test_a_plugin_path_and_a_module_that_is_not_python_are_faults(tmp_path, caps
     out = capsys.readouterr().out
     assert "/plugin: got 'vllm_adapter_acme.plugin:Plugin'" in out
     assert "kernels.py:1 is not Python: " in out
+
+
+PLUGIN = """
+from vllm_adapter import hookspecs
+
+class Plugin:
+{methods}
+    def helper(self):
+        pass
+"""
+
+
+def plugin_of(*hooks):
+    methods = "".join(f"    @hookspecs.hookimpl\n    def {h}(self): ...\n" for h in hooks)
+    return PLUGIN.format(methods=methods)
+
+
+def test_hooks_that_nothing_calls_are_named_and_a_plugin_of_them_alone_is_refused(
+    tmp_path, capsys
+):
+    package = package_with(tmp_path, {}, "", "vllm_adapter_acme.plugin:Plugin")
+    (package / "plugin.py").write_text(plugin_of("describe", "plan_advice"))
+    assert main(["validate", str(package)]) == 0
+    assert "not called by this release: plan_advice (waits for the planner)" in (
+        capsys.readouterr().err
+    )
+    (package / "plugin.py").write_text(plugin_of("communicator", "plan_advice"))
+    assert main(["validate", str(package), "--json"]) == 1
+    files = json.loads(capsys.readouterr().out)["files"]
+    (fault,) = next(f for f in files if f["kind"] == "manifest")["faults"]
+    assert (fault["pointer"], fault["expected"]) == ("/plugin", "a hook that this release calls")
+    (package / "plugin.py").write_text(plugin_of("describe"))
+    assert main(["validate", str(package)]) == 0
+    assert "not called" not in capsys.readouterr().err
+
+
+def test_the_hooks_that_are_not_called_are_those_without_a_call_in_core():
+    source = "\n".join(p.read_text("utf-8") for p in CORE.rglob("*.py"))
+    called = {hook for hook in HOOKS if re.search(rf'\.call\(\s*"{hook}"', source)}
+    assert called == set(HOOKS) - set(NOT_CALLED) and set(NOT_CALLED) < set(HOOKS)
 
 
 def test_every_file_is_reported_and_one_document_printed(tmp_path, capsys):

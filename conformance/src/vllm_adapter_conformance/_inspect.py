@@ -44,7 +44,7 @@ def hooks(order: Order) -> dict[str, Any]:
 
 def implementations(order: Order) -> dict[str, Any]:
     """What the hook `implementations` gives, in the words of a descriptor; None: it has none."""
-    from vllm_adapter.engine.ops.implementation import entry_of
+    from vllm_adapter.contract.marks import entry_of
 
     plugin: Any = _make(order["plugin"])
     given = plugin.implementations() if hasattr(plugin, "implementations") else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from vllm_adapter.errors import AdapterError
-from vllm_adapter.settings import Fallback, Settings
+from vllm_adapter.settings import AdapterFilter, Fallback, Settings
 from vllm_adapter_conformance.emulation import open_emulated
 from vllm_adapter_conformance.target import Target
 
@@ -22,13 +23,19 @@ if TYPE_CHECKING:
 
 
 class Bench:
-    """Gives checks the adapter's opened device. The policy is `error`, whatever VA_FALLBACK is."""
+    """Gives checks the adapter's opened device.
+
+    The policy is `error` and no other adapter is asked, whatever VA_FALLBACK and VA_ADAPTERS are.
+    """
 
     def __init__(self, target: Target, scratch: Path | None = None) -> None:
         """`scratch` keeps the results of vLLM's engines for the workers of one run."""
         self.target = target
         self._scratch = scratch
-        self.settings = Settings(fallback=Fallback.ERROR)
+        alone = AdapterFilter(allowed=frozenset({target.record.name}))
+        self.settings = Settings(
+            fallback=Fallback.ERROR, adapter=target.record.name, adapters=alone
+        )
 
     @cached_property
     def opened(self) -> OpenDevice:
@@ -42,7 +49,9 @@ class Bench:
             )
         if self.target.emulator is not None:
             return open_emulated(self.target)
-        return open_record(self.target.record, self.target.device.index, Settings.from_environ())
+        given = Settings.from_environ()
+        settings = dataclasses.replace(given, adapters=self.settings.adapters)
+        return open_record(self.target.record, self.target.device.index, settings)
 
     @cached_property
     def serving(self) -> Runs:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm_adapter.capability import Capability
+from vllm_adapter.contract.resolve import Provider, Resolution, resolve
 from vllm_adapter.decision import (
     Accept,
     Decision,
@@ -20,16 +21,19 @@ from vllm_adapter.decision import (
     Reject,
     Rule,
     decide,
-    headline,
     holds,
 )
 from vllm_adapter.errors import CapabilityError
 from vllm_adapter.operators import DTYPES, OPERATORS, Fact, FactValue, Operator
+from vllm_adapter.settings import Fallback, Settings
 from vllm_adapter_conformance.rule import Case, NotDeclared
 from vllm_adapter_conformance.target import Target
 
 Facts = dict[str, FactValue]
 
+ADAPTER: Final = "adapter"
+"""The name under which the descriptor's adapter is asked."""
+ALONE: Final = Settings(fallback=Fallback.ERROR)
 FOREIGN_DTYPE: Final = "float64"
 """No descriptor can declare it, so that each operator has a case that must be refused."""
 
@@ -113,12 +117,9 @@ def direct_case(capability: Capability, op: str) -> OpFacts | None:
     Such a call has no load and no step: an entry that prepares weights, plans, or serves some
     phases only, cannot take it.
     """
-    for base in base_cases(capability, op):
-        for entry, decision in decisions(capability, op, base.facts):
-            bound_only = entry.plan or entry.prepare_weights
-            if isinstance(decision, Accept) and not bound_only and _every_step(op, decision):
-                return base
-    return None
+    cases = base_cases(capability, op)
+    able = (c for c in cases if not resolved(capability, op, c.facts, direct=True).refusal)
+    return next(able, None)
 
 
 def undeclared(capability: Capability, op: str) -> list[OpFacts]:
@@ -131,26 +132,23 @@ def refusal(capability: Capability, op: str, facts: Mapping[str, FactValue]) -> 
 
     A layer meets every step, so each value of a step fact must be accepted by some entry.
     """
-    found = decisions(capability, op, facts)
-    for name in OPERATORS[op].step_facts:
-        for value in OPERATORS[op].facts[name].samples:
-            if not any(isinstance(d, Accept) and value in d.when[name] for _, d in found):
-                return _reason(_at_step(capability, op, {**facts, name: value}, found), op)
-    accepted = any(isinstance(d, Accept) for _, d in found)
-    return None if accepted else _reason(found, op)
+    found = resolved(capability, op, facts).refusal
+    return None if found is None else found.reject
+
+
+def resolved(
+    capability: Capability, op: str, facts: Mapping[str, FactValue], *, direct: bool = False
+) -> Resolution:
+    """What `bind` resolves with this descriptor's adapter alone in use, under policy `error`."""
+    return resolve(op, facts, [Provider.of(ADAPTER, capability)], ALONE, direct=direct)
 
 
 def decisions(
     capability: Capability, op: str, facts: Mapping[str, FactValue]
 ) -> list[tuple[OperatorEntry, Decision]]:
     """What each entry says of a case, entries of the part that may compose it included."""
-    operator = OPERATORS[op]
-    parts = [operator] + ([OPERATORS[operator.composed_of]] if operator.composed_of else [])
-    return [
-        (entry, decide(part, entry, facts))
-        for part in parts
-        for entry in capability.operators.get(part.name, ())
-    ]
+    verdicts = resolved(capability, op, facts).verdicts
+    return [(v.candidate.entry, v.decision) for v in verdicts if v.candidate.provider == ADAPTER]
 
 
 def values(capability: Capability, operator: Operator, name: str) -> tuple[FactValue, ...]:
@@ -166,24 +164,12 @@ def values(capability: Capability, operator: Operator, name: str) -> tuple[FactV
 
 
 def _settled(capability: Capability, op: str, facts: Facts) -> OpFacts:
-    found = decisions(capability, op, facts)
-    accepted = [entry.pointer for entry, decision in found if isinstance(decision, Accept)]
-    return OpFacts(op, facts, refusal(capability, op, facts), next(iter(accepted), None))
-
-
-def _at_step(
-    capability: Capability, op: str, facts: Facts, found: Sequence[tuple[OperatorEntry, Decision]]
-) -> list[tuple[OperatorEntry, Decision]]:
-    """What was accepted for some steps, decided for one; as bind does."""
-    settled = decisions(capability, op, facts)
-    return [
-        old if isinstance(old[1], Reject) else new for old, new in zip(found, settled, strict=True)
+    found = resolved(capability, op, facts)
+    accepted = [
+        v.candidate.entry.pointer for v in found.verdicts if isinstance(v.decision, Accept)
     ]
-
-
-def _every_step(op: str, decision: Accept) -> bool:
-    samples = {name: OPERATORS[op].facts[name].samples for name in OPERATORS[op].step_facts}
-    return all(len(decision.when[name]) == len(tried) for name, tried in samples.items())
+    reject = None if found.refusal is None else found.refusal.reject
+    return OpFacts(op, facts, reject, next(iter(accepted), None))
 
 
 def _entries(
@@ -228,8 +214,3 @@ def _bases(capability: Capability, operator: Operator) -> list[Facts]:
                         found.setdefault(tuple(facts.items()), facts)
                         break
     return list(found.values())
-
-
-def _reason(found: Sequence[tuple[OperatorEntry, Decision]], op: str) -> Reject:
-    best = headline([decision for _, decision in found])
-    return best or Reject(f"{op} is not declared", f"/operators/{op}", None, "an entry")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +82,28 @@ class Reject:
 Decision = Accept | Reject
 
 
+def library_refusal(
+    entry: OperatorEntry, op: str, library: str, has: Callable[[str], bool] | None
+) -> Reject | None:
+    """Why a C library does not run an entry of `op` that names its function; else None.
+
+    `library` is its file's name, `has` says which functions its table holds; None: it cannot be
+    used.
+    """
+    name, run = entry.library_function, entry.run
+    if name is None or run is None:
+        return None
+    at_run = f"{entry.pointer}/run"
+    if has is None:
+        return Reject("no C library is open", at_run, run, "a device with a library")
+    fault = library_fault(op, run, entry.plan, library)
+    if fault is not None:
+        return Reject(fault, at_run, run, LIBRARY + op)
+    if not has(name):
+        return Reject(f"{library} leaves the function {name} NULL", at_run, "NULL", "a function")
+    return None
+
+
 def holds(rule: Rule, got: FactValue) -> bool:
     """Whether a value keeps a rule: one of a tuple, or all of min, max and multiple_of."""
     if isinstance(rule, tuple):
@@ -124,13 +146,6 @@ def decide(operator: Operator, entry: OperatorEntry, facts: Mapping[str, FactVal
     if why is not None:
         return Reject(why, f"{entry.pointer}/supports", dict(facts), entry.supports)
     return Accept(entry.pointer, when)
-
-
-def decide_all(
-    operator: Operator, entries: Sequence[OperatorEntry], facts: Mapping[str, FactValue]
-) -> list[Decision]:
-    """One decision an entry, in the descriptor's order."""
-    return [decide(operator, entry, facts) for entry in entries]
 
 
 def headline(decisions: Sequence[Decision]) -> Reject | None:

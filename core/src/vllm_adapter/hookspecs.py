@@ -1,7 +1,8 @@
 """The hooks an adapter may implement. All are optional and run at start-up, never per token.
 
 An implementation may take fewer arguments than its specification: this is how hooks grow. Hooks
-with a `device` go to the adapter that owns it; the others are asked one adapter at a time.
+with a `device` go to the adapter that owns it; the others are asked one adapter at a time. No
+release calls those of `contract.hooks.NOT_CALLED` yet.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class AdapterSpec:
     def plan_advice(
         self, demand: Mapping[str, Any], capability: Capability
     ) -> Mapping[str, Any] | None:
-        """Constraints for the planner."""
+        """Constraints for the planner. Not called yet."""
 
     @hookspec(firstresult=True)
     def compiler(self, device: str, capability: Capability) -> str | None:
@@ -60,11 +61,11 @@ class AdapterSpec:
 
     @hookspec(firstresult=True)
     def communicator(self, device: str) -> str | None:
-        """Dotted path of a communicator class."""
+        """Dotted path of a communicator class. Not called yet."""
 
     @hookspec(firstresult=True)
     def vllm_platform(self, device: str, capability: Capability) -> str | None:
-        """Dotted path of a vLLM Platform, if core's shapes do not serve."""
+        """Dotted path of a vLLM Platform, if core's shapes do not serve. Not called yet."""
 
 
 HOOKS: Final = tuple(name for name in vars(AdapterSpec) if not name.startswith("_"))

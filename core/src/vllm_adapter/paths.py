@@ -75,15 +75,54 @@ def find_module(name: str, package: Path | None = None) -> ModuleSpec | None:
     return spec
 
 
-def class_body(dotted: str) -> ast.ClassDef | None:
-    """The class that `module:Class` names, where its module is Python source and defines it."""
+def class_body(dotted: str, package: Path | None = None) -> ast.ClassDef | None:
+    """The class that `module:Class` names, where its module is Python source and defines it.
+
+    `package` as in `look`.
+    """
     module, _, path = dotted.partition(":")
-    spec = find_module(module)
+    spec = find_module(module, package)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
-    tree = ast.parse(Path(spec.origin).read_bytes(), spec.origin)
+    try:
+        tree = ast.parse(Path(spec.origin).read_bytes(), spec.origin)
+    except (SyntaxError, ValueError):
+        return None
     found = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == path)
     return next(found, None)
+
+
+def marked_methods(dotted: str, mark: str, package: Path | None = None) -> tuple[str, ...]:
+    """Methods of a class under a decorator of that name; none where its source does not tell all.
+
+    `package` as in `look`.
+    """
+    body = class_body(dotted, package)
+    if body is None or body.bases:
+        return ()
+    return tuple(
+        node.name
+        for node in body.body
+        if isinstance(node, ast.FunctionDef)
+        and any(_last_name(decorator) == mark for decorator in node.decorator_list)
+    )
+
+
+def _last_name(node: ast.expr) -> str | None:
+    """`mark` of `@mark`, `@module.mark` and `@mark(...)`."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def may_implement(plugin: str, hook: str) -> bool:
+    """Whether a plug-in's class can have a hook: looked for in its source, without an import."""
+    body = class_body(plugin)
+    if body is None or body.bases:
+        return True
+    return any(isinstance(node, ast.FunctionDef) and node.name == hook for node in body.body)
 
 
 def _names(body: list[ast.stmt]) -> Iterator[str]:

@@ -60,9 +60,11 @@ class AdapterFilter:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The environment, parsed. Build it with `from_environ`."""
+    """The environment, parsed: build it with `from_environ`. `adapter` no variable sets."""
 
     adapters: AdapterFilter = AdapterFilter()
+    adapter: str | None = None
+    """The adapter that was named in a call: of those that own the device, it alone is asked."""
     capability: Path | None = None
     counters: Path | None = None
     fallback: Fallback = Fallback.WARN

@@ -111,19 +111,19 @@ def _suitable(samples: Any, entry: OperatorEntry) -> list[Sample]:
 def _refuses(bench: Bench, entry: OperatorEntry, refused: OpFacts, sample: Sample) -> bool:
     """True where the kernel raises, False where it is right; a Failure otherwise."""
     from vllm_adapter.engine.ops.catalog import SPECS
-    from vllm_adapter.engine.ops.providers import resolve
+    from vllm_adapter.engine.ops.providers import load
     from vllm_adapter_conformance import op_runs
 
     assert entry.run is not None
     who = bench.target.record.name
     call = op_runs.make_call(bench, SPECS[refused.op], sample)
-    kernel = resolve(entry.run, who)
+    kernel = load(entry.run, who)
     try:
         if entry.prepare_weights:
             at = op_runs.WEIGHTS[refused.op]
-            call.args[at] = resolve(entry.prepare_weights, who)(call.args[at])
+            call.args[at] = load(entry.prepare_weights, who)(call.args[at])
         if OPERATORS[refused.op].planned:
-            plan = resolve(entry.plan, who) if entry.plan else None
+            plan = load(entry.plan, who) if entry.plan else None
             assert sample.step is not None
             call.args[-1] = plan(sample.step(bench.device), None) if plan else None
         results = op_runs.as_tuple(kernel(*call.args))

@@ -12,14 +12,19 @@ from typing import Any, Final
 
 from vllm_adapter.cli.checks import Checked, SchemaFault, check_document, read_document
 from vllm_adapter.cli.packages import MANIFEST
+from vllm_adapter.contract.hooks import not_called, only_not_called
 from vllm_adapter.decision import LIBRARY, library_fault
 from vllm_adapter.files import read_json, shown
-from vllm_adapter.paths import look
+from vllm_adapter.paths import look, marked_methods
 
 _KEYS: Final = ("run", "plan", "prepare_weights", "supports")
 _MEANING: Final = (
     "A path is `module:name`, or `library:OPERATOR` for a function of the device's C library; a "
     "wrong one fails when a layer is built."
+)
+_ALONE: Final = (
+    "A plug-in of hooks that nothing calls yet does nothing: leave it out until a release calls "
+    "one of them."
 )
 _LEVELS_UP: Final = 4
 
@@ -33,7 +38,21 @@ def check_file_and_paths(file: Path) -> Checked:
     result = check_document(raw, str(file))
     if result.faults:
         return result
-    return replace(result, faults=tuple(_path_faults(file, result.kind, raw)))
+    faults = tuple(_path_faults(file, result.kind, raw))
+    hooks = _hooks(file, result.kind, raw)
+    waiting = not_called(hooks)
+    if waiting is not None and only_not_called(hooks):
+        fault = SchemaFault("/plugin", waiting, "a hook that this release calls", _ALONE)
+        return replace(result, faults=(*faults, fault))
+    return replace(result, faults=faults, notes=() if waiting is None else (waiting,))
+
+
+def _hooks(file: Path, kind: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """The hooks of a manifest's plug-in, as far as its source shows them."""
+    package = _package_of(file)
+    if kind != "manifest" or "plugin" not in raw or package is None:
+        return ()
+    return marked_methods(raw["plugin"], "hookimpl", package)
 
 
 def _path_faults(file: Path, kind: str, raw: Mapping[str, Any]) -> Iterator[SchemaFault]:

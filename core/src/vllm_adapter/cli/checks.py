@@ -34,12 +34,16 @@ class SchemaFault:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A file, its kind, its faults, and what is ignored because the file is of a newer minor."""
+    """A file, its kind, its faults, and what is ignored because the file is of a newer minor.
+
+    `notes` are no faults: what its author may want to know.
+    """
 
     path: str
     kind: str
     faults: tuple[SchemaFault, ...]
     ignored: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""

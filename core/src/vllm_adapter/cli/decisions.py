@@ -1,99 +1,144 @@
-"""What a descriptor decides over sample cases, and what another descriptor would change."""
+"""What a descriptor decides over sample cases, and what another descriptor would change.
+
+Who runs a case is asked of `contract.resolve`, as `bind` does, with the candidates of this
+machine.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from vllm_adapter.capability import Capability
-from vllm_adapter.decision import (
-    Accept,
-    Decision,
-    OperatorEntry,
-    Reject,
-    decide,
-    decide_all,
-    headline,
-    holds,
+from vllm_adapter.contract.resolve import (
+    GENERIC,
+    RANKS,
+    Candidate,
+    Check,
+    Provider,
+    Resolution,
+    Verdict,
+    resolve,
 )
+from vllm_adapter.decision import Accept, OperatorEntry, Reject, decide, holds
 from vllm_adapter.operators import FactValue, Operator
+from vllm_adapter.settings import Settings
 
 Case = dict[str, FactValue]
+_CORE: Final = "core's portable code"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """All entries' decisions over one case. `entry` is the first that accepts, or None.
+@dataclass(frozen=True)
+class Question:
+    """Who is asked on a device, and under which settings. `adapter` is the one explained."""
 
-    `label` says in what the case differs from the usual one, which is the first of its list.
-    """
+    adapter: str
+    providers: Sequence[Provider]
+    settings: Settings
+    where: str = "the device"
+    check: Check | None = None
 
-    operator: Operator
+    def ask(self, operator: Operator, case: Mapping[str, FactValue]) -> Resolution:
+        """Errors as `contract.resolve.resolve`."""
+        return resolve(
+            operator.name,
+            case,
+            self.providers,
+            self.settings,
+            check=self.check,
+            where=self.where,
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Who runs one case. `label` says in what it differs from the usual one, the first of all."""
+
+    adapter: str
     case: Mapping[str, FactValue]
     label: str
-    entry: OperatorEntry | None
-    decisions: tuple[Decision, ...]
+    resolution: Resolution
 
     @property
     def word(self) -> str:
-        """accept or reject."""
-        return "reject" if self.entry is None else "accept"
+        """accept, reject, or fallback: core's portable code runs the case, or steps of it."""
+        if self.resolution.refusal is not None:
+            return "reject"
+        return "fallback" if self.resolution.fallbacks else "accept"
 
     @property
     def why(self) -> str:
-        """The pointer of the entry that accepts, or the refusal that says most."""
-        if self.entry is not None:
-            return self._when(self.entry.pointer + self._composed)
-        reject = headline(self.decisions)
-        return str(reject) if reject else "not declared"
+        """The entries that run it, by steps where they differ, or the refusal that says most."""
+        refusal = self.resolution.refusal
+        if refusal is not None:
+            asked = f", and VA_OPS asks for {refusal.forced}" if refusal.forced else ""
+            return f"{refusal.reject}{asked}"
+        return "; ".join(map(self._winner, self.resolution.winners))
 
     @property
     def summary(self) -> str:
         """The decision without pointers, which move when entries do."""
-        if self.entry is not None:
-            return self._when(f"accept: {self.entry.run}{self._composed}")
-        reject = headline(self.decisions)
-        return f"reject: {reject.reason}" if reject else "reject: not declared"
+        refusal = self.resolution.refusal
+        if refusal is not None:
+            return f"reject: {refusal.reject.reason}"
+        return f"{self.word}: {'; '.join(map(self._runs, self.resolution.winners))}"
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
+        picks = self.resolution.picks
+        winners = self.resolution.winners
         return {
             "case": dict(self.case),
             "decision": self.word,
-            "run": self.entry.run if self.entry else None,
+            "run": winners[0].entry.run if winners else None,
+            "picks": {str(step or "every step"): pick.provider for step, pick in picks.items()},
             "why": self.why,
-            "entries": [_plain(decision) for decision in self.decisions],
+            "entries": [_plain(verdict) for verdict in self.resolution.verdicts],
         }
 
-    @property
-    def _composed(self) -> str:
-        """A remark, if the entry that accepts is of the part that the operator is composed of."""
-        own = f"/operators/{self.operator.name}"
-        pointer = self.entry.pointer if self.entry else own
-        return "" if pointer == own or pointer.startswith(f"{own}/") else ", composed"
+    def _winner(self, winner: Candidate) -> str:
+        """Where a winner is declared; whose it is and why it ranks there, if not the explained."""
+        fallback = self._fallback(winner)
+        if fallback is not None:
+            return f"{_CORE}{self._steps(winner)}: {fallback}"
+        text = f"{winner.entry.pointer}{_composed(winner)}"
+        if winner.provider == GENERIC:
+            text = _CORE
+        elif winner.provider != self.adapter:
+            text = f"{winner.provider}: {text}"
+        text += self._steps(winner)
+        ranks = winner.rank == "override" or winner.provider != self.adapter
+        return f"{text} ({RANKS[winner.rank]})" if ranks else text
 
-    def _when(self, text: str) -> str:
-        """`text`, with the values of the step facts of which only some are accepted."""
-        for name in self.operator.step_facts:
-            samples = self.operator.facts[name].samples
-            some = [v for v in samples if any(v in _when(d, name) for d in self.decisions)]
-            if len(some) < len(samples):
-                text += f", only {name} {' or '.join(map(str, some))}"
-        return text
+    def _runs(self, winner: Candidate) -> str:
+        fallback = self._fallback(winner)
+        run = winner.entry.run if fallback is None else f"{_CORE}, {fallback.reason}"
+        return f"{run}{_composed(winner)}{self._steps(winner)}"
 
+    def _fallback(self, winner: Candidate) -> Reject | None:
+        """Why core's code had to step in, if the winner is that."""
+        if winner.rank != "generic":
+            return None
+        picks, reasons = self.resolution.picks, self.resolution.fallbacks
+        return next(reasons[step] for step, pick in picks.items() if pick is winner)
 
-def _when(decision: Decision, fact: str) -> tuple[FactValue, ...]:
-    return decision.when[fact] if isinstance(decision, Accept) else ()
+    def _steps(self, winner: Candidate) -> str:
+        """The steps that a winner runs, where it does not run all."""
+        picks = self.resolution.picks
+        mine = [str(step) for step, pick in picks.items() if pick is winner]
+        if len(mine) == len(picks):
+            return ""
+        return f", only {self.resolution.operator.step_facts[0]} {' or '.join(mine)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One case that two descriptors decide differently."""
 
-    old: Verdict
-    new: Verdict
+    old: Answer
+    new: Answer
 
 
 def entries_for(operator: Operator, capability: Capability) -> tuple[OperatorEntry, ...]:
@@ -102,19 +147,23 @@ def entries_for(operator: Operator, capability: Capability) -> tuple[OperatorEnt
     return tuple(entry for name in names for entry in capability.operators.get(name, ()))
 
 
-def verdicts(operator: Operator, entries: Sequence[OperatorEntry]) -> list[Verdict]:
-    """The decisions over the sample cases of one operator's entries."""
+def answers(
+    operator: Operator, question: Question, entries: Sequence[OperatorEntry]
+) -> list[Answer]:
+    """Who runs the sample cases that an adapter's entries for an operator suggest."""
     cases = sample_cases(operator, entries)
-    return [_verdict(operator, entries, case, cases[0]) for case in cases]
+    return [_answer(operator, question, case, cases[0]) for case in cases]
 
 
-def changes(operator: Operator, old: Capability, new: Capability) -> list[Change]:
+def changes(
+    operator: Operator, old: tuple[Question, Capability], new: tuple[Question, Capability]
+) -> list[Change]:
     """The sample cases, of either descriptor, that the two decide differently."""
-    before, after = entries_for(operator, old), entries_for(operator, new)
-    cases = sample_cases(operator, before)
-    cases += [case for case in sample_cases(operator, after) if case not in cases]
+    cases = sample_cases(operator, entries_for(operator, old[1]))
+    after = sample_cases(operator, entries_for(operator, new[1]))
+    cases += [case for case in after if case not in cases]
     pairs = [
-        Change(*(_verdict(operator, entries, case, cases[0]) for entries in (before, after)))
+        Change(*(_answer(operator, one[0], case, cases[0]) for one in (old, new)))
         for case in cases
     ]
     return [pair for pair in pairs if pair.old.summary != pair.new.summary]
@@ -147,15 +196,10 @@ def _base(operator: Operator, entries: Sequence[OperatorEntry]) -> Case:
     return {"dtype": operator.dtypes[0]} | plain
 
 
-def _verdict(
-    operator: Operator, entries: Sequence[OperatorEntry], case: Case, usual: Case
-) -> Verdict:
-    decisions = decide_all(operator, entries, case)
-    pairs = zip(entries, decisions, strict=True)
-    winner = next((entry for entry, d in pairs if isinstance(d, Accept)), None)
+def _answer(operator: Operator, question: Question, case: Case, usual: Case) -> Answer:
     different = {name: value for name, value in case.items() if usual[name] != value}
     label = case_text(different) if different else "the usual case"
-    return Verdict(operator, case, label, winner, tuple(decisions))
+    return Answer(question.adapter, case, label, question.ask(operator, case))
 
 
 def case_text(case: Mapping[str, FactValue]) -> str:
@@ -173,9 +217,16 @@ def entry_line(entry: OperatorEntry) -> str:
     return f"{entry.pointer}: {' '.join(words)}"
 
 
-def _plain(decision: Decision) -> dict[str, Any]:
+def _composed(winner: Candidate) -> str:
+    """A remark, if the entry is of the part that the operator is composed of."""
+    return ", composed" if winner.composed_of else ""
+
+
+def _plain(verdict: Verdict) -> dict[str, Any]:
+    candidate, decision = verdict.candidate, verdict.decision
+    who = {"provider": candidate.provider, "rank": candidate.rank, "why": RANKS[candidate.rank]}
     if isinstance(decision, Reject):
-        return {
+        return who | {
             "decision": "reject",
             "reason": decision.reason,
             "pointer": decision.pointer,
@@ -183,4 +234,4 @@ def _plain(decision: Decision) -> dict[str, Any]:
             "need": decision.need,
         }
     when = {name: list(values) for name, values in decision.when.items()}
-    return {"decision": "accept", "pointer": decision.pointer, "when": when}
+    return who | {"decision": "accept", "pointer": decision.pointer, "when": when}

@@ -13,11 +13,15 @@ from vllm_adapter.cli.output import clean, colour, emit_json, table, warn
 from vllm_adapter.errors import InputError
 
 if TYPE_CHECKING:
-    from vllm_adapter.capability import Capability
-    from vllm_adapter.cli.decisions import Verdict
-    from vllm_adapter.operators import Operator
+    from collections.abc import Mapping
 
-HELP: Final = "explain a code or rule, or which cases an adapter accepts and why not"
+    from vllm_adapter.capability import Capability
+    from vllm_adapter.cli.decisions import Answer, Question
+    from vllm_adapter.cli.questions import Subject
+    from vllm_adapter.operators import Operator
+    from vllm_adapter.settings import Settings
+
+HELP: Final = "explain a code or rule, or who runs which cases with an adapter, and why"
 EXAMPLE: Final = """\
 example:
   vllm-adapter explain VA3001
@@ -69,7 +73,9 @@ def _some_adapter() -> str:
 
 
 def _adapter(args: argparse.Namespace) -> int:
+    from vllm_adapter.cli.decisions import answers, entries_for
     from vllm_adapter.operators import OPERATORS, operator
+    from vllm_adapter.settings import Settings
 
     operators = [operator(args.operator)] if args.operator else list(OPERATORS.values())
     if args.key in OPERATORS and not args.operator and not _is_adapter(args.key):
@@ -77,57 +83,82 @@ def _adapter(args: argparse.Namespace) -> int:
             f"{args.key} is an operator, which adapters decide on",
             hint=f"name one of them: vllm-adapter explain {_some_adapter()} {args.key}",
         )
-    capabilities = _capabilities(args.key)
+    settings = Settings.from_environ()
+    subject, capabilities = _subject(args.key, settings)
     if args.diff is not None:
-        return _diff(args, capabilities, operators)
-    from vllm_adapter.cli.decisions import entries_for, entry_line, verdicts
+        return _diff(args, subject, capabilities, operators, settings)
+    from vllm_adapter.cli.questions import questions
 
     document = []
     for capability in capabilities:
-        found = {op.name: verdicts(op, entries_for(op, capability)) for op in operators}
-        if args.json:
-            document.append(
-                {
-                    "descriptor": capability.origin,
-                    "arch": capability.identity.arch,
-                    "operators": {name: [v.as_json() for v in vs] for name, vs in found.items()},
-                }
-            )
-            continue
-        print(colour(f"{capability.identity.arch}  {clean(capability.origin)}", "bold"))
-        for op in operators:
-            entries = capability.operators.get(op.name, ())
-            print(f"\n{op.name}: {op.summary}")
-            for entry in entries:
-                print(f"  {clean(entry_line(entry))}")
-            if not entries:
-                helper = op.composed_of
-                ours = f"; composed of {helper}" if helper in capability.operators else ""
-                print(f"  not declared{ours}")
-            _print_verdicts(found[op.name])
-        print()
+        for place, question in questions(subject, capability, settings):
+            found = {
+                op.name: answers(op, question, entries_for(op, capability)) for op in operators
+            }
+            if args.json:
+                document.append(
+                    {
+                        "descriptor": capability.origin,
+                        "arch": capability.identity.arch,
+                        "device": place or None,
+                        "asked": [one.name for one in question.providers],
+                        "fallback": settings.fallback.value,
+                        "operators": {n: [v.as_json() for v in vs] for n, vs in found.items()},
+                    }
+                )
+            else:
+                _print(capability, place, question, found)
     if args.json:
         emit_json({"descriptors": document})
     return 0
 
 
-def _print_verdicts(found: Sequence[Verdict]) -> None:
-    from vllm_adapter.cli.decisions import case_text
+def _print(
+    capability: Capability, place: str, question: Question, found: Mapping[str, Sequence[Answer]]
+) -> None:
+    from vllm_adapter.cli.decisions import case_text, entry_line
+    from vllm_adapter.operators import OPERATORS
 
-    print(f"  the usual case: {case_text(found[0].case)}")
-    rows = [(v.label, v.word, v.why) for v in found]
-    print(textwrap.indent(table(rows, ("CASE", "DECISION", "WHY")), "  "), end="")
+    title = "  ".join(filter(None, (capability.identity.arch, clean(capability.origin), place)))
+    print(colour(title, "bold"))
+    policy = f"core's portable code (VA_FALLBACK={question.settings.fallback.value})"
+    ranked = ", ".join([*(p.name for p in question.providers), policy])
+    ops = ", ".join(f"VA_OPS={op}:{name}" for op, name in question.settings.ops.items())
+    print(f"candidates, best rank first: {ranked}{f'; {ops}' if ops else ''}")
+    for name, cases in found.items():
+        op = OPERATORS[name]
+        entries = capability.operators.get(op.name, ())
+        print(f"\n{op.name}: {op.summary}")
+        for entry in entries:
+            print(f"  {clean(entry_line(entry))}")
+        if not entries:
+            helper = op.composed_of
+            ours = f"; composed of {helper}" if helper in capability.operators else ""
+            print(f"  not declared{ours}")
+        print(f"  the usual case: {case_text(cases[0].case)}")
+        rows = [(case.label, case.word, case.why) for case in cases]
+        print(textwrap.indent(table(rows, ("CASE", "DECISION", "WHY")), "  "), end="")
+    print()
 
 
 def _diff(
-    args: argparse.Namespace, capabilities: Sequence[Capability], operators: Sequence[Operator]
+    args: argparse.Namespace,
+    subject: Subject,
+    capabilities: Sequence[Capability],
+    operators: Sequence[Operator],
+    settings: Settings,
 ) -> int:
     from vllm_adapter.capability import load_capability
-    from vllm_adapter.cli.decisions import case_text, changes, entries_for, verdicts
+    from vllm_adapter.cli.decisions import answers, case_text, changes, entries_for
+    from vllm_adapter.cli.questions import questions
 
     new = load_capability(Path(args.diff))
     old = _same_arch(capabilities, new, args.key)
-    changed = {op.name: found for op in operators if (found := changes(op, old, new))}
+    before, after = (
+        (next(question for _, question in questions(subject, one, settings)), one)
+        for one in (old, new)
+    )
+    changed = {op.name: found for op in operators if (found := changes(op, before, after))}
     if args.json:
         emit_json(
             {
@@ -146,7 +177,7 @@ def _diff(
         print("no decision changes")
     for op in operators:
         if op.name in changed:
-            usual = verdicts(op, entries_for(op, old))[0].case
+            usual = answers(op, before[0], entries_for(op, old))[0].case
             print(f"\n{op.name}; the usual case: {case_text(usual)}")
             rows = [(c.old.label, c.old.summary, c.new.summary) for c in changed[op.name]]
             print(textwrap.indent(table(rows, ("CASE", "OLD", "NEW")), "  "), end="")
@@ -164,30 +195,30 @@ def _same_arch(found: Sequence[Capability], new: Capability, name: str) -> Capab
     )
 
 
-def _capabilities(key: str) -> list[Capability]:
-    """The descriptors of an adapter, or the one that VA_CAPABILITY puts in their place."""
+def _subject(key: str, settings: Settings) -> tuple[Subject, list[Capability]]:
+    """An adapter and its descriptors, or the one that VA_CAPABILITY puts in their place."""
     from vllm_adapter.capability import load_capability
     from vllm_adapter.cli.packages import manifest_in, resolve
+    from vllm_adapter.cli.questions import Subject
     from vllm_adapter.manifest import read_manifest
-    from vllm_adapter.settings import Settings
 
     folder = _folder(resolve(key))
-    settings = Settings.from_environ()
+    manifest = read_manifest(manifest_in(folder))
+    subject = Subject.at(folder, manifest)
     blocked = settings.adapters.blocks(key)
     if blocked:
         warn(f"{key} is not used: {blocked}")
     replacement = settings.capability
     if replacement is not None:
         warn(f"VA_CAPABILITY replaces the descriptors of {key}")
-        return [load_capability(replacement)]
-    manifest = read_manifest(manifest_in(folder))
+        return subject, [load_capability(replacement)]
     files = manifest.capability_files()
     if not files:
         raise InputError(
             f"{manifest.path} names no capability descriptor ({manifest.capabilities})",
             hint="an adapter declares what it can do in its capabilities folder",
         )
-    return [load_capability(file) for file in files]
+    return subject, [load_capability(file) for file in files]
 
 
 def _is_adapter(key: str) -> bool:

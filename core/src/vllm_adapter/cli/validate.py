@@ -117,6 +117,8 @@ def _report(result: Checked) -> None:
     print(f"{clean(result.path)}: {result.kind}, {verdict}{more}")
     for pointer in result.ignored:
         warn(f"{result.path}: {pointer} is of a newer minor version, and ignored")
+    for note in result.notes:
+        warn(f"{result.path}: {note}")
     for fault in result.faults:
         print(f"  {clean(fault)}")
         if fault.description:

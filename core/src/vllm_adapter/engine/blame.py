@@ -81,7 +81,8 @@ def _blame(error: Exception, opened: OpenDevice) -> AdapterError | None:
 
 def _kernels(opened: OpenDevice) -> Iterator[_Kernel]:
     """What the providers on a device bring themselves, and not core for them."""
-    for provider in PROVIDERS.serving(opened.device):
+    name = opened.adapter.record.name
+    for provider in sorted(PROVIDERS.serving(opened.device), key=lambda p: p.name != name):
         for op, entries in provider.entries.items():
             for entry in entries:
                 for dotted in filter(None, (entry.run, entry.plan, entry.prepare_weights)):

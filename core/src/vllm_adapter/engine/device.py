@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -18,10 +20,14 @@ from vllm_adapter.engine.runtime import FrameworkRuntime, RuntimeAdapter
 from vllm_adapter.engine.runtime.clib import ClibRuntime
 from vllm_adapter.engine.runtime.device_from_clib import enable
 from vllm_adapter.errors import AdapterError, DeviceRefused, LibraryError, NoSuchDevice
+from vllm_adapter.kernels_only import beside, provider_of
 from vllm_adapter.library_devices import library_file
 from vllm_adapter.records import AdapterRecord, DeviceRecord
 from vllm_adapter.registry import find
 from vllm_adapter.settings import Settings
+
+_log = logging.getLogger("vllm_adapter.ops")
+_said: Final[set[str]] = set()
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,13 @@ class OpenDevice:
     capability: Capability
     runtime: RuntimeAdapter
     device: torch.device
+
+    def own(self, settings: Settings) -> Settings:
+        """The settings to bind a model with: this adapter's implementations run it.
+
+        Others that own the same torch device are not asked, whatever was opened when.
+        """
+        return replace(settings, adapter=self.adapter.record.name)
 
 
 def open_device(name: str, index: int = 0, settings: Settings | None = None) -> OpenDevice:
@@ -62,14 +75,20 @@ def open_record(record: AdapterRecord, index: int, settings: Settings) -> OpenDe
     _heed(settings, found.torch.partition(":")[0])
     capability = adapter.capability(found, settings)
     runtime = _open_runtime(adapter, found, capability, settings)
-    PROVIDERS.use(
-        record.name,
-        capability,
-        found.torch,
-        extra=adapter.call("implementations") or (),
-    )
+    own = provider_of(adapter, capability)
+    others = beside(capability, found.torch.partition(":")[0], settings)
+    for sentence in others.faults:
+        _say_once(sentence)
+    for provider in (own, *others.providers):
+        PROVIDERS.add(provider, found.torch)
     refuse_foreign()
     return OpenDevice(adapter, found, capability, runtime, torch.device(found.torch))
+
+
+def _say_once(sentence: str) -> None:
+    if sentence not in _said:
+        _said.add(sentence)
+        _log.warning("%s", sentence)
 
 
 def _heed(settings: Settings, torch_type: str) -> None:
@@ -89,7 +108,7 @@ def _open_runtime(
     if manifest is None or manifest.device is None:
         raise AdapterError(
             f"adapter {adapter.record.name} brings kernels only, and no device of its own",
-            hint="name the adapter that owns the device; this one serves it when installed",
+            hint="name the adapter that owns the device: this one serves it beside that one",
         )
     section, library = manifest.device, library_file(manifest, settings)
     if library is None and settings.library is not None:

@@ -60,6 +60,17 @@ def window_ignored(*args: Any) -> torch.Tensor:
     return generic.paged_attention(*given, 0, soft_cap, state)
 
 
+def reads_before_the_window(*args: Any) -> torch.Tensor:
+    """What lies before the window gets weight zero, and is read: zero times NaN is NaN."""
+    *given, window, soft_cap, state = args
+
+    def see(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        seen = key <= query
+        return seen & (query - key < window) if window else seen
+
+    return _attend(*given, 0, soft_cap, state, see=see)
+
+
 def _attend(
     query: torch.Tensor,
     key_cache: torch.Tensor,

@@ -1,8 +1,8 @@
-"""OpCase -> decisions -> Binding, when a layer is built; and the default overloads.
+"""OpCase -> resolution -> Binding, when a layer is built; and the default overloads.
 
-All candidates are walked and every decision is kept, then the best that accepts is bound. A
-refusal is `UnsupportedCase`. An exception in a kernel is an error, never a reason to try the
-next implementation.
+Who runs a case is decided by `contract.resolve`; here its picks are imported and put behind
+overloads. A refusal is `UnsupportedCase`. An exception in a kernel is an error, never a reason to
+try the next implementation.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Any, Final
 
 import torch
 
-from vllm_adapter.decision import Accept, Decision, Reject, decide, headline
+from vllm_adapter.contract.resolve import (
+    GENERIC,
+    Candidate,
+    Refusal,
+    Resolution,
+    Verdict,
+    resolve,
+)
+from vllm_adapter.decision import Reject
 from vllm_adapter.engine.ops import clib, library
 from vllm_adapter.engine.ops.catalog import SPECS
 from vllm_adapter.engine.ops.plans import PLANS, new_handle, picked, planned
-from vllm_adapter.engine.ops.providers import GENERIC, PROVIDERS, Candidate, resolve
-from vllm_adapter.engine.ops.spec import Facts, Fn, OpCase, OpSpec
+from vllm_adapter.engine.ops.providers import PROVIDERS, load
+from vllm_adapter.engine.ops.spec import Fn, OpCase, OpSpec
 from vllm_adapter.engine.ops.step import Step
 from vllm_adapter.errors import UnsupportedCase
-from vllm_adapter.operators import OPERATORS, FactValue
+from vllm_adapter.operators import FactValue, Operator
 from vllm_adapter.settings import Fallback, Settings
 
 _log = logging.getLogger("vllm_adapter.ops")
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What one candidate said of the case."""
-
-    candidate: Candidate
-    decision: Decision
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,9 @@ def bind(case: OpCase, settings: Settings | None = None, owner: object = None) -
         AdapterError: a winner cannot be imported, or somebody registered kernels past us.
     """
     settings = settings or Settings.from_environ()
-    key = (case, settings.fallback, tuple(settings.ops.items()), PROVIDERS.generation)
+    ops = tuple(settings.ops.items())
+    policy = settings.fallback, ops, settings.adapter, settings.adapters
+    key = (case, policy, PROVIDERS.generation)
     bound = _bound if owner is None else _bound_for.setdefault(owner, {})
     if key not in bound:
         bound[key] = _bind(case, settings, owner)
@@ -99,21 +101,24 @@ _bound_for: Final[weakref.WeakKeyDictionary[object, dict[tuple[Any, ...], Bindin
 """By owner: a KV cache that nobody uses any more takes its bindings, and what they plan, along."""
 
 
-def decisions(case: OpCase, settings: Settings) -> list[Verdict]:
-    """What every candidate says of a case, best rank first. No adapter's code is imported."""
-    facts = dict(case.facts)
-    found = []
-    for candidate in PROVIDERS.candidates(case.op, case.device, settings):
-        op = OPERATORS[candidate.composed_of or case.op]
-        verdict: Decision = decide(op, candidate.entry, facts)
-        if isinstance(verdict, Accept):
-            verdict = clib.refusal(candidate.entry, op.name, case, candidate.provider) or verdict
-        if candidate.rank == "generic" and settings.fallback is Fallback.ERROR:
-            verdict = Reject(
-                "VA_FALLBACK=error", candidate.entry.pointer, "error", "warn or allow"
-            )
-        found.append(Verdict(candidate, verdict))
-    return found
+def resolved(case: OpCase, settings: Settings, *, direct: bool = False) -> Resolution:
+    """Who runs a case, and what every candidate says of it. No kernel is imported.
+
+    `direct`: in a call of the operator's default overload. Errors as `contract.resolve.resolve`.
+    """
+
+    def check(candidate: Candidate, declared: Operator) -> Reject | None:
+        return clib.refusal(candidate.entry, declared.name, case, candidate.provider)
+
+    return resolve(
+        case.op,
+        dict(case.facts),
+        PROVIDERS.serving(case.device),
+        settings,
+        check=check,
+        direct=direct,
+        where=case.device,
+    )
 
 
 def describe(candidate: Candidate) -> str:
@@ -125,12 +130,11 @@ def describe(candidate: Candidate) -> str:
 
 def _bind(case: OpCase, settings: Settings, owner: object) -> Binding:
     spec = SPECS[case.op]
-    verdicts = decisions(case, settings)
-    picks = _pick(spec, case, verdicts, settings)
-    winners = list(dict.fromkeys(picks.values()))
-    for winner in winners:
-        if winner.rank == "generic" and settings.fallback is Fallback.WARN:
-            _warn_once(case, verdicts)
+    found = resolved(case, settings)
+    if found.refusal is not None:
+        raise unsupported(case, found.refusal)
+    _warn_of_fallback(case, found, settings)
+    winners = found.winners
     kernels = {winner: _kernel(spec, winner) for winner in winners}
     plans = {winner: plan for winner in winners if (plan := _plan_of(spec, winner))}
     prepare = winners[0].entry.prepare_weights
@@ -138,71 +142,30 @@ def _bind(case: OpCase, settings: Settings, owner: object) -> Binding:
     library.refuse_foreign()
     return Binding(
         case=case,
-        verdicts=verdicts,
+        verdicts=found.verdicts,
         run=run,
         handle=new_handle(owner) if spec.operator.planned else 0,
-        picks=picks,
+        picks=found.picks,
         _plans=plans,
         _kernels=kernels,
-        _prepare=resolve(prepare, winners[0].provider) if prepare else None,
+        _prepare=load(prepare, winners[0].provider) if prepare else None,
     )
 
 
-def _pick(
-    spec: OpSpec, case: OpCase, verdicts: Sequence[Verdict], settings: Settings
-) -> dict[FactValue | None, Candidate]:
-    """The first candidate that accepts, for each value of the step fact; or a refusal."""
-    step_facts = spec.operator.step_facts
-    values: tuple[FactValue | None, ...] = (None,)
-    if step_facts:
-        values = spec.operator.facts[step_facts[0]].samples
-    picks: dict[FactValue | None, Candidate] = {}
-    for value in values:
-        able = [
-            v.candidate
-            for v in verdicts
-            if isinstance(v.decision, Accept)
-            and (value is None or value in v.decision.when[step_facts[0]])
-        ]
-        forced = settings.ops.get(case.op)
-        if not able or (forced and able[0].provider != forced):
-            at_step = {} if value is None else {step_facts[0]: value}
-            raise refusal(case, [_at_step(case, v, at_step) for v in verdicts], forced)
-        picks[value] = able[0]
-    return picks
-
-
-def _at_step(case: OpCase, verdict: Verdict, step: Facts) -> Verdict:
-    """A verdict with the step fact settled too: acceptance of other steps is no help."""
-    if isinstance(verdict.decision, Reject):
-        return verdict
-    candidate = verdict.candidate
-    op = OPERATORS[candidate.composed_of or case.op]
-    return Verdict(candidate, decide(op, candidate.entry, {**dict(case.facts), **step}))
-
-
-def refusal(
-    case: OpCase, verdicts: Sequence[Verdict], forced: str | None = None
-) -> UnsupportedCase:
+def unsupported(case: OpCase, refusal: Refusal) -> UnsupportedCase:
     """The error for a case that nothing runs: the reason that says most, then all providers."""
-    rejects = [(v.candidate, v.decision) for v in verdicts if isinstance(v.decision, Reject)]
-    if forced:
-        rejects = [(c, d) for c, d in rejects if c.provider == forced]
-    own = [d for c, d in rejects if c.provider != GENERIC] or [d for _, d in rejects]
-    best = headline(own)
-    providers = ", ".join(dict.fromkeys(c.provider for c, _ in rejects)) or "nobody"
-    asked = f" (VA_OPS asks for {forced})" if forced else ""
-    adapter = next((c.provider for c, _ in rejects if c.provider != GENERIC), None)
+    asked = f" (VA_OPS asks for {refusal.forced})" if refusal.forced else ""
+    adapter = next((name for name in refusal.asked if name != GENERIC), None)
     shows = f"explain {adapter} {case.op}` shows every decision" if adapter else "list`"
     return UnsupportedCase(
-        f"nothing runs {case}{asked}: {best or 'no adapter is in use there'}",
-        hint=f"asked: {providers}; `vllm-adapter {shows}",
+        f"nothing runs {case}{asked}: {refusal.reject}",
+        hint=f"asked: {', '.join(refusal.asked) or 'nobody'}; `vllm-adapter {shows}",
     )
 
 
 def _kernel(spec: OpSpec, candidate: Candidate) -> Fn:
     """The function behind a candidate, taking the operator's own arguments."""
-    run: Fn = resolve(_dotted(candidate), candidate.provider)
+    run: Fn = load(_dotted(candidate), candidate.provider)
     if candidate.composed_of:
         assert spec.compose is not None
         return spec.compose(run)
@@ -212,7 +175,7 @@ def _kernel(spec: OpSpec, candidate: Candidate) -> Fn:
 def _plan_of(spec: OpSpec, candidate: Candidate) -> Fn | None:
     """How the candidate prepares a step, if it does."""
     if candidate.entry.plan:
-        found: Fn = resolve(candidate.entry.plan, candidate.provider)
+        found: Fn = load(candidate.entry.plan, candidate.provider)
         return found
     return clib.plan_of(candidate.entry, spec.name)
 
@@ -250,20 +213,25 @@ def _overload(spec: OpSpec, winner: Candidate, kernel: Fn, key: str) -> Fn:
     return found
 
 
-_warned: Final[set[tuple[str, str]]] = set()
+_warned: Final[set[tuple[str, str, str]]] = set()
 
 
-def _warn_once(case: OpCase, verdicts: Sequence[Verdict]) -> None:
-    if (case.op, case.device) in _warned:
+def _warn_of_fallback(case: OpCase, found: Resolution, settings: Settings) -> None:
+    """One sentence for each reason why core's code runs an operator, or one of its phases."""
+    if settings.fallback is not Fallback.WARN:
         return
-    _warned.add((case.op, case.device))
-    own = [v.decision for v in verdicts if v.candidate.provider != GENERIC]
-    reason = headline(own) or "no adapter declares it"
-    _log.warning(
-        "%s runs on core's portable torch code, which is slow: %s; VA_FALLBACK=error refuses it",
-        case,
-        reason,
-    )
+    for value, reject in found.fallbacks.items():
+        reason = str(reject)
+        if (case.op, case.device, reason) in _warned:
+            continue
+        _warned.add((case.op, case.device, reason))
+        _log.warning(
+            "%s%s runs on core's portable torch code, which is slow: %s; "
+            "VA_FALLBACK=error refuses it",
+            case,
+            "".join(f" at {name}={at}" for name, at in found.step(value).items()),
+            reason,
+        )
 
 
 def _declare_default(spec: OpSpec) -> None:
@@ -274,9 +242,11 @@ def _declare_default(spec: OpSpec) -> None:
     def winner(*args: Any) -> Candidate:
         settings = Settings.from_environ()
         case = OpCase.of(spec.name, _device_of(args), spec.facts_of(*args))
-        verdicts = decisions(case, settings)
-        direct = [v if _serves_direct(spec, v) else _needs_bind(v) for v in verdicts]
-        return next(iter(_pick(spec, case, direct, settings).values()))
+        found = resolved(case, settings, direct=True)
+        if found.refusal is not None:
+            raise unsupported(case, found.refusal)
+        _warn_of_fallback(case, found, settings)
+        return found.winners[0]
 
     def direct(*args: Any) -> Any:
         nonlocal generation
@@ -296,22 +266,6 @@ def _declare_default(spec: OpSpec) -> None:
         return spec.fake(*args)
 
     library.define_default(spec, direct, fake)
-
-
-def _serves_direct(spec: OpSpec, verdict: Verdict) -> bool:
-    """A direct call has no load and no step: no prepared weights, no plan, any phase."""
-    entry, decision = verdict.candidate.entry, verdict.decision
-    if isinstance(decision, Reject):
-        return True
-    facts = spec.operator.facts
-    phases = (len(served) == len(facts[name].samples) for name, served in decision.when.items())
-    return not entry.plan and not entry.prepare_weights and all(phases)
-
-
-def _needs_bind(verdict: Verdict) -> Verdict:
-    pointer = verdict.candidate.entry.pointer
-    reason = "a direct call has no load and no step, which this entry needs"
-    return Verdict(verdict.candidate, Reject(reason, pointer, "a direct call", "bind()"))
 
 
 def _device_of(args: Sequence[Any]) -> torch.device:

@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from vllm_adapter.capability_check import Checker, Fault
-from vllm_adapter.decision import OperatorEntry
+from vllm_adapter.contract.marks import ATTRIBUTE
 from vllm_adapter.errors import CapabilityError
 from vllm_adapter.operators import operator
 
 F = TypeVar("F", bound=Callable[..., Any])
-ATTRIBUTE = "__vllm_adapter_entry__"
 
 
 def implementation(
@@ -52,9 +51,3 @@ def implementation(
         return function
 
     return mark
-
-
-def entry_of(function: Callable[..., Any]) -> tuple[str, OperatorEntry] | None:
-    """The operator and entry that `@implementation` left on a function, if any."""
-    found: tuple[str, OperatorEntry] | None = getattr(function, ATTRIBUTE, None)
-    return found

@@ -3,51 +3,26 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 
 from vllm_adapter.adapter import one_line, place
 from vllm_adapter.capability import Capability
-from vllm_adapter.decision import LIBRARY, OperatorEntry
+from vllm_adapter.contract.marks import entries_of
+from vllm_adapter.contract.resolve import RANKS, Provider
+from vllm_adapter.decision import LIBRARY
 from vllm_adapter.engine.ops import clib
-from vllm_adapter.engine.ops.implementation import entry_of
 from vllm_adapter.engine.ops.spec import Fn
-from vllm_adapter.errors import AdapterError, SettingError
-from vllm_adapter.operators import DTYPES, OPERATORS, operator
-from vllm_adapter.settings import Settings
-
-GENERIC: Final = "torch"
-"""The provider name of core's own portable code."""
-RANKS: Final = ("override", "device", "kernels", "generic")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
-    """One entry of one provider, for one operator. `composed_of`: it runs that one's entry."""
-
-    provider: str
-    rank: str
-    entry: OperatorEntry
-    composed_of: str | None = None
-
-
-@dataclass(frozen=True)
-class Provider:
-    """An adapter whose implementations may be bound on a device."""
-
-    name: str
-    rank: str
-    entries: Mapping[str, Sequence[OperatorEntry]]
+from vllm_adapter.errors import AdapterError
 
 
 class Providers:
     """The adapters in use by device. Bindings ask it when a layer is built, never per token."""
 
     def __init__(self) -> None:
-        self._by_device: dict[str, list[Provider]] = {}
+        self._by_device: dict[str, dict[str, Provider]] = {}
         self.generation = 0
         """Grows with each change: what was bound before is bound anew."""
 
@@ -62,26 +37,18 @@ class Providers:
     ) -> None:
         """Lets an adapter's descriptor (and `@implementation` functions) serve a device.
 
-        Using a name again replaces what it declared. Unlike adapters stay beside each other.
+        Using a name again replaces what it declared, at its place. Adapters of other names stay
+        beside it and are not touched.
         """
-        entries: dict[str, list[OperatorEntry]] = {
-            op: list(declared) for op, declared in capability.operators.items()
-        }
-        for function in extra:
-            marked = entry_of(function)
-            if marked is None:
-                raise AdapterError(
-                    f"{name} gives {function!r}, which is not marked by @implementation",
-                    hint="decorate it, or name it in the descriptor",
-                )
-            op, entry = marked
-            if all(known.run != entry.run for known in entries.get(op, ())):
-                entries.setdefault(op, []).append(entry)
-        provider = Provider(name, "kernels" if kernels_only else "device", entries)
-        key = device_key(device)
-        rest = [p for p in self._by_device.get(key, []) if p.name != name]
-        self._by_device[key] = sorted([*rest, provider], key=lambda p: RANKS.index(p.rank))
-        self.generation += 1
+        marked = entries_of(name, extra)
+        self.add(Provider.of(name, capability, kernels_only=kernels_only, extra=marked), device)
+
+    def add(self, provider: Provider, device: torch.device | str) -> None:
+        """As `use`, for what was read already."""
+        known = self._by_device.setdefault(device_key(device), {})
+        if known.get(provider.name) != provider:
+            known[provider.name] = provider
+            self.generation += 1
 
     def clear(self) -> None:
         """Forgets every adapter; for tests."""
@@ -89,41 +56,10 @@ class Providers:
         self.generation += 1
 
     def serving(self, device: torch.device | str) -> Sequence[Provider]:
-        """The adapters in use on a device, best rank first."""
-        return tuple(self._by_device.get(device_key(device), ()))
-
-    def names(self, device: str) -> list[str]:
-        """Providers that may be named in VA_OPS for a device."""
-        return [p.name for p in self._by_device.get(device_key(device), [])] + [GENERIC]
-
-    def candidates(self, op: str, device: str, settings: Settings) -> list[Candidate]:
-        """Every candidate for an operator, best first; generic is always the last one.
-
-        Raises:
-            SettingError: VA_OPS names an operator or provider that there is not.
-        """
-        chosen = self._override(op, device, settings)
-        composed = OPERATORS[op].composed_of
-        found = []
-        for provider in self._by_device.get(device_key(device), []):
-            rank = "override" if provider.name == chosen else provider.rank
-            found += [Candidate(provider.name, rank, e) for e in provider.entries.get(op, ())]
-            if composed:
-                parts = provider.entries.get(composed, ())
-                found += [Candidate(provider.name, rank, e, composed) for e in parts]
-        rank = "override" if chosen == GENERIC else "generic"
-        found.append(Candidate(GENERIC, rank, generic_entry(op)))
-        return sorted(found, key=lambda candidate: RANKS.index(candidate.rank))
-
-    def _override(self, op: str, device: str, settings: Settings) -> str | None:
-        for name, provider in settings.ops.items():
-            operator(name)
-            if provider not in self.names(device) and name == op:
-                raise SettingError(
-                    f"VA_OPS={name}:{provider} names a provider that does not serve {device}",
-                    hint=f"use one of: {', '.join(self.names(device))}",
-                )
-        return settings.ops.get(op)
+        """The adapters in use on a device, best rank first, then in the order of their opening."""
+        known = self._by_device.get(device_key(device), {}).values()
+        order = tuple(RANKS)
+        return sorted(known, key=lambda provider: order.index(provider.rank))
 
 
 def device_key(device: torch.device | str) -> str:
@@ -134,37 +70,7 @@ def device_key(device: torch.device | str) -> str:
     return f"{found.type}:{found.index or 0}"
 
 
-def generic_entry(op: str) -> OperatorEntry:
-    """What core's portable code declares of itself."""
-    return _GENERIC_ENTRIES[op]
-
-
-_BOTH: Final = (False, True)
-_ANY: Final = {"min": 0}
-_LIMITS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "linear": {"bias": _BOTH},
-    "layer_norm": {"bias": _BOTH},
-    "gelu": {"tanh": _BOTH},
-    "gelu_and_mul": {"tanh": _BOTH},
-    "rotary_embedding": {"interleaved": _BOTH, "partial": _BOTH},
-    "paged_attention": {"window": _ANY, "soft_cap": _ANY},
-    "attention": {"causal": _BOTH, "window": _ANY, "soft_cap": _ANY},
-}
-"""The features that core's portable code serves."""
-_GENERIC_ENTRIES: Final = {
-    op: OperatorEntry(
-        support="full",
-        pointer=f"torch:/operators/{op}",
-        dtypes=DTYPES,
-        limits=_LIMITS.get(op, {}),
-        form="torch",
-        run=f"vllm_adapter.engine.ops.generic:{op}",
-    )
-    for op in OPERATORS
-}
-
-
-def resolve(dotted: str, who: str) -> Any:
+def load(dotted: str, who: str) -> Any:
     """The object at `module:name`, or the adapter's library's implementation at `library:name`.
 
     Raises:

@@ -143,7 +143,7 @@ def adapt(
     origin = model.device
     try:
         model.to(opened.device)
-        replaced, steps = _build(model, base, opened, max_kv_blocks, settings)
+        replaced, steps = _build(model, base, opened, max_kv_blocks, opened.own(settings))
     except BaseException:
         model.to(origin)
         raise

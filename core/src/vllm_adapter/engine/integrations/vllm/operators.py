@@ -25,6 +25,7 @@ def register(selection: Selection) -> None:
         return
     settings = Settings.from_environ()
     opened = open_record(record, 0, settings)
+    settings = opened.own(settings)
     compiler = opened.adapter.call(
         "compiler", device=opened.record.torch, capability=opened.capability
     )

@@ -16,6 +16,7 @@ from typing import Final
 import torch
 
 from vllm_adapter.capability import Capability
+from vllm_adapter.contract.resolve import candidates
 from vllm_adapter.engine.integrations.vllm.counters import counted
 from vllm_adapter.engine.ops.bind import Binding, bind
 from vllm_adapter.engine.ops.providers import PROVIDERS
@@ -64,8 +65,9 @@ def concerns(op: str) -> bool:
         return False
     if chosen.settings.fallback is Fallback.ERROR:
         return True
-    candidates = PROVIDERS.candidates(op, chosen.device, chosen.settings)
-    return any(c.rank != "generic" and c.entry.declares for c in candidates)
+    serving = PROVIDERS.serving(chosen.device)
+    found = candidates(op, serving, chosen.settings, chosen.device)
+    return any(c.rank != "generic" and c.entry.declares for c in found)
 
 
 def strictly(op: str, facts: Facts, owner: object = None) -> Binding:

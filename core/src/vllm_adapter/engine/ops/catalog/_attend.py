@@ -23,6 +23,9 @@ def attend(
     length, context = query.shape[0], keys.shape[0]
     if not length:
         return query, query, query
+    # What lies before every query's window takes no part, not even as zero times NaN.
+    first = max(0, context - length - window + 1) if window else 0
+    keys, values, context = keys[first:], values[first:], context - first
     ratio = query.shape[1] // keys.shape[1]
     keys, values = (t.repeat_interleave(ratio, dim=1).transpose(0, 1) for t in (keys, values))
     mine = query.transpose(0, 1)

@@ -99,7 +99,7 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
             draw = Draw(seed, "paged_attention", name)
             query = draw.normal(on_host.positions.numel(), 2 * heads, size, dtype=dtype)
             caches = draw.normal(2, blocks, block, KV_HEADS, size, dtype=dtype)
-            _poison_unused(caches, table, contexts)
+            _poison_unseen(caches, table, queries, contexts, int(facts["window"]))
             caches = caches.to(stored)
             both = put(caches.transpose(0, 1).contiguous() if views else caches)
             keys, values = both.unbind(1 if views else 0)
@@ -123,16 +123,21 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     ]
 
 
-def _poison_unused(
-    caches: torch.Tensor, table: Sequence[Sequence[int]], contexts: Sequence[int]
+def _poison_unseen(
+    caches: torch.Tensor,
+    table: Sequence[Sequence[int]],
+    queries: Sequence[int],
+    contexts: Sequence[int],
+    window: int,
 ) -> None:
-    """NaN in every slot that holds no token of a sequence: reading one shows in the result."""
+    """NaN in every slot that no query sees: one that is read shows in the result."""
     block = caches.shape[2]
-    used = torch.zeros(caches.shape[1] * block, dtype=torch.bool)
-    for blocks, context in zip(table, contexts, strict=True):
-        for place in range(context):
-            used[blocks[place // block] * block + place % block] = True
-    caches.flatten(1, 2)[:, ~used] = torch.nan
+    seen = torch.zeros(caches.shape[1] * block, dtype=torch.bool)
+    for blocks, length, context in zip(table, queries, contexts, strict=True):
+        first = max(0, context - length - window + 1) if window else 0
+        for place in range(first, context) if length else ():
+            seen[blocks[place // block] * block + place % block] = True
+    caches.flatten(1, 2)[:, ~seen] = torch.nan
 
 
 SPEC: Final = OpSpec(

@@ -10,7 +10,7 @@ import torch
 
 from vllm_adapter.clib import abi
 from vllm_adapter.clib.library import Library
-from vllm_adapter.decision import LIBRARY, OperatorEntry, Reject, library_fault
+from vllm_adapter.decision import LIBRARY, OperatorEntry, Reject, library_refusal
 from vllm_adapter.engine.ops.clib.kernels import make_kernel
 from vllm_adapter.engine.ops.clib.steps import plan_step
 from vllm_adapter.engine.ops.spec import Fn, OpCase
@@ -95,18 +95,13 @@ def refusal(entry: OperatorEntry, op: str, case: OpCase, adapter: str) -> Reject
     `op` is the operator of the entry: for a composed case another one than the case's. None where
     the entry names no library's function, or all is well.
     """
-    name, run = entry.library_function, entry.run
-    if name is None or run is None:
+    name, found = entry.library_function, _SERVED.get(adapter)
+    if name is None:
         return None
-    at_run, found = f"{entry.pointer}/run", _SERVED.get(adapter)
-    if found is None:
-        return Reject("no C library is open", at_run, run, "a device with a library")
-    fault = library_fault(op, run, entry.plan, found.library.path.name)
-    if fault is not None:
-        return Reject(fault, at_run, run, LIBRARY + op)
-    file = found.library.path.name
-    if not found.library.has(name):
-        return Reject(f"{file} leaves the function {name} NULL", at_run, "NULL", "a function")
+    file = "" if found is None else found.library.path.name
+    refused = library_refusal(entry, op, file, None if found is None else found.library.has)
+    if refused is not None or found is None:
+        return refused
     offered = found.dtypes(op, torch.device(case.device).index or 0)
     dtype = dict(case.facts)["dtype"]
     if dtype not in offered:

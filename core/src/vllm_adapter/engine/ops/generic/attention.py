@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 Lengths = tuple[tuple[int, ...], tuple[int, ...]]
 """New tokens and context of each sequence, on the host."""
 
-Gather = tuple[torch.Tensor, torch.Tensor, bool]
-"""Slots to read for each sequence, how far each is from its end, and whether all are as long."""
+Gather = tuple[torch.Tensor, torch.Tensor, int]
+"""Slots of each sequence, aligned at its end; which of them are its own; the shortest context."""
 
 
 def attention(
@@ -57,8 +57,9 @@ def paged_attention(
 ) -> torch.Tensor:
     """Causal attention of query[T, H, D] over caches[blocks, block, KH, D], a sequence at a time.
 
-    `state` holds the lengths on the host (`plan_paged_attention`); without it they are read from
-    the device, which waits for it.
+    Slots that no query of the sequence sees take no part: what lies before all windows or past
+    the end may be NaN. `state` holds the lengths on the host (`plan_paged_attention`); without it
+    they are read from the device, which waits for it.
     """
     if state is None:
         starts = query_start_loc.tolist()
@@ -74,9 +75,13 @@ def paged_attention(
         start += length
         if not length:
             continue
-        blocks = block_table[i, : -(-context // block_size)]
-        keys = key_cache[blocks].flatten(0, 1)[:context]
-        values = value_cache[blocks].flatten(0, 1)[:context]
+        # The first query's window begins before all others'.
+        first = max(0, context - length - window + 1) if window else 0
+        begin = first // block_size
+        blocks = block_table[i, begin : -(-context // block_size)]
+        seen = slice(first - begin * block_size, context - begin * block_size)
+        keys = key_cache[blocks].flatten(0, 1)[seen]
+        values = value_cache[blocks].flatten(0, 1)[seen]
         out[rows] = _attend(query[rows], keys, values, scale, True, window, soft_cap)
     return out
 
@@ -100,14 +105,14 @@ def paged_decode(
 ) -> torch.Tensor:
     """`paged_attention` where each sequence has one new token: all of them at once.
 
-    Every sequence is padded to the longest context, by the slots that `plan_paged_decode` lists
-    once a step: few launches and no wait for the device, at the price of reading the padding.
+    Every sequence is padded to the longest context (or the window, if that is shorter), by the
+    slots that `plan_paged_decode` lists once a step: few launches and no wait for the device, at
+    the price of reading the padding.
     """
-    slots, to_end, is_even = state
-    mask = None
-    if not is_even or window:
-        seen = to_end >= 0
-        mask = (seen & (to_end < window) if window else seen)[:, None, None]
+    slots, own, shortest = state
+    if window:
+        slots, own = slots[:, -window:], own[:, -window:]
+    mask = None if shortest >= slots.shape[1] else own[:, None, None]
     # The query heads of one KV head stand in for several queries at one position.
     result = _softmax_of_scores(
         query.reshape(query.shape[0], key_cache.shape[2], -1, query.shape[2]),
@@ -121,17 +126,18 @@ def paged_decode(
 
 
 def plan_paged_decode(step: Step, state: Gather | None) -> Gather:
-    """Slots int64[B, longest context] of every sequence, and how far each is from the end.
+    """Slots int64[B, longest context] of every sequence, its last token in the last column.
 
-    Past its end a sequence repeats its last token: unused slots may hold NaN, which a mask of
-    the scores would let through.
+    Before its beginning a sequence repeats its first token, which is then in any window that
+    reaches so far: other slots may hold NaN, which a mask of the scores would let through.
     """
-    place = torch.arange(max(step.context_lens), device=step.seq_lens.device)
-    last = step.seq_lens[:, None] - 1
-    held = torch.minimum(place, last)
+    longest = max(step.context_lens)
+    offset = torch.arange(-longest, 0, device=step.seq_lens.device)
+    place = step.seq_lens[:, None] + offset
+    held = place.clamp(min=0)
     blocks = step.block_table.gather(1, held // step.block_size).long()
     slots = blocks * step.block_size + held % step.block_size
-    return slots, last - place, len(set(step.context_lens)) == 1
+    return slots, place >= 0, min(step.context_lens)
 
 
 def _rows(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""What adapters declare, and who runs a case by it: torch-free."""

@@ -1,0 +1,1 @@
+"""Kernels for the CPU, whose device is another adapter's."""
