@@ -9,17 +9,22 @@ from typing import Final
 
 from vllm_adapter.doctor.finding import Severity
 from vllm_adapter.doctor.register import all_rules
+from vllm_adapter.doctor.rule import Said
 
 _FILE: Final = Path(__file__).parent / "data/doctor_wordings.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text, and the codes of the findings that it gets, notes left out."""
+    """A text, and the codes of the findings that it gets, notes left out.
+
+    `plain`: a line says it, whatever stands around; others are tables, or about the whole box.
+    """
 
     what: str
     text: str
     findings: frozenset[str]
+    plain: bool = True
 
 
 def wordings() -> list[dict[str, object]]:
@@ -36,6 +41,7 @@ def texts() -> list[Text]:
             case.sample.text,
             case.sample.also
             | (frozenset() if case.severity is Severity.NOTE else frozenset({case.code})),
+            isinstance(rule.look, Said),
         )
         for rule in all_rules()
         for case in rule.cases

@@ -17,6 +17,7 @@ _SERVES: Final = (
     r"device_config=(?P<device>\w+)|detected platform (?P<platform>\w+)"
     r"|(?P<none>No platform detected|UnspecifiedPlatform)"
 )
+_WORDS: Final = ("device_config=", "detected platform", "no platform detected", "unspecifiedplat")
 
 
 def swallowed(box: Box, _: Data) -> Iterator[Hit]:
@@ -32,7 +33,9 @@ def swallowed(box: Box, _: Data) -> Iterator[Hit]:
         if entry and group == "vllm.platform_plugins":
             listed.append((entry["name"], entry["value"], quoted(line)))
     activated = {match["name"] for _, match in box.lines(_ACTIVATED)}
-    serving = [(line, match) for line, match in box.lines(_SERVES)]
+    serving = [
+        (lines[0], match) for lines, match in box.searched.told(_SERVES, _WORDS, debug=True)
+    ]
     if not listed or not serving or activated & {name for name, _, _ in listed}:
         return
     line, match = serving[-1]

@@ -11,7 +11,7 @@ from vllm_adapter.doctor.rule import Data, Hit
 def collector(box: Box, _: Data) -> Iterator[Hit]:
     """A traceback of the tool that made the report."""
     evidence = box.evidence(r'File ".*collect_env\w*\.py", line \d+')
-    if evidence and box.says(r"^Traceback \(most recent call last\)"):
+    if evidence and box.says(r"\bTraceback \(most recent call last\)"):
         yield Hit(evidence[-1:])
 
 
