@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from vllm_adapter.doctor.box import MAX_EVIDENCE, Box
+from vllm_adapter.doctor.box import MAX_EVIDENCE, Box, quoted
 from vllm_adapter.doctor.finding import Evidence
 from vllm_adapter.doctor.rule import Data, Hit
 from vllm_adapter.host.device_facts import DeviceProcess, Health
@@ -18,6 +18,10 @@ _LEAST_BYTES: Final = 1 << 30
 _LEAST_SHARE: Final = 0.05
 """Less than one of these is what drivers, displays and monitors hold: nobody misses it."""
 _HALF: Final = 0.5
+_LINE: Final = (
+    r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<xid>\d+),? ?(?P<what>.*)"
+    r"|(?:amdgpu|xe|i915) (?P<place>[0-9a-f]{4}:[0-9a-f:.]+): (?P<other>\S.*)"
+)
 _SERVER: Final = r"(?i)vllm|sglang|ray::|EngineCore|Worker_TP"
 
 
@@ -26,7 +30,7 @@ def _name(one: Accelerator) -> str:
     return f"{one.vendor} device {one.index}{where}"
 
 
-def place(one: Accelerator) -> str:
+def _place(one: Accelerator) -> str:
     """A device as the kernel's log names it."""
     return f"{one.vendor} device {one.bdf or one.index}"
 
@@ -47,10 +51,15 @@ def figures(health: Health) -> str:
 def device_errors(box: Box, data: Data) -> Iterator[Hit]:
     """What a tool or the kernel says is broken: `data` has a pattern for each case.
 
-    Devices go by their place where the kernel's log is what tells of them.
+    Where no device has an error, lines of the kernel's log are looked at that the parsers did not
+    take for whole ones: they are wrapped, or the last.
     """
-    named = place if data.get("by_place") else _name
-    for case, pattern in data["kinds"].items():
+    kinds: Mapping[str, str] = data["kinds"]
+    if not any(one.health.errors for one in box.facts.accelerators):
+        yield from _of_lines(box, {k: v for k, v in kinds.items() if k not in data["of_devices"]})
+        return
+    for case, pattern in kinds.items():
+        named = _place if case in data["by_place"] else _name
         hit = [
             (named(one), one.source, error)
             for one in box.facts.accelerators
@@ -58,13 +67,18 @@ def device_errors(box: Box, data: Data) -> Iterator[Hit]:
             if re.search(pattern, error)
         ]
         if hit:
-            yield Hit(
-                [Evidence(error, f"{source}, {name}") for name, source, error in hit][
-                    :MAX_EVIDENCE
-                ],
-                {"devices": ", ".join(dict.fromkeys(name for name, _, _ in hit))},
-                case,
-            )
+            evidence = [Evidence(error, f"{source}, {name}") for name, source, error in hit]
+            names = ", ".join(dict.fromkeys(name for name, _, _ in hit))
+            yield Hit(evidence[:MAX_EVIDENCE], {"devices": names}, case)
+
+
+def _of_lines(box: Box, kinds: Mapping[str, str]) -> Iterator[Hit]:
+    for line, found in box.told(_LINE, ("nvrm: xid", "amdgpu", "gpu hang")):
+        error = f"Xid {found['xid']}: {found['what']}" if found["xid"] else found["other"]
+        case = next((name for name, one in kinds.items() if re.search(one, error)), None)
+        if case:
+            names = f"device {found['bdf'] or found['place']}"
+            yield Hit([quoted(line)], {"devices": names}, case)
 
 
 def status(box: Box, data: Data) -> Iterator[Hit]:
