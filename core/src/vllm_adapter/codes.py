@@ -16,6 +16,8 @@ from typing import Any, Final
 from vllm_adapter.errors import InputError
 
 _CODE: Final = re.compile(r"VA\d{4}")
+_OPTIONAL: Final = re.compile(r"\[\[.*?\]\]")
+_PLACE: Final = re.compile(r"\{(?:box_)?(\w+)\}")
 _REQUIRED: Final = ("title", "meaning", "action")
 
 
@@ -24,7 +26,7 @@ class Code:
     """One page: what one sees, what it means, what to do. `symptom` is empty for plain errors.
 
     A finding of this code is the cause of those that it `explains`: they are not said beside it.
-    `seen` is false where no real report has fired a rule of it yet.
+    `causes` are those that rules tell apart, each with whether a real report has fired one yet.
     """
 
     code: str
@@ -33,15 +35,19 @@ class Code:
     action: str
     symptom: str = ""
     explains: tuple[str, ...] = ()
-    seen: bool = True
+    causes: tuple[tuple[str, bool], ...] = ()
 
     def page(self) -> str:
         """The page as plain text."""
         symptom = f"What you see: {self.symptom}\n\n" if self.symptom else ""
-        unseen = "" if self.seen else "\nno real report has fired this rule\n"
+        causes = "".join(
+            f"- {cause}{'' if seen else ' (no real report has fired this rule)'}\n"
+            for cause, seen in self.causes
+        )
+        told = f"\nCauses that the doctor tells apart:\n{causes}" if causes else ""
         return (
             f"{self.code}  {self.title}\n\n{symptom}{self.meaning}\n\n"
-            f"What to do: {self.action}\n{unseen}"
+            f"What to do: {self.action}\n{told}"
         )
 
 
@@ -78,7 +84,7 @@ def documents() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def _code(kind: str, code: str, table: Mapping[str, Any], *, seen: bool) -> Code:
+def _code(kind: str, code: str, table: Mapping[str, Any], causes: Mapping[str, bool]) -> Code:
     where = f"{kind}.toml, codes.{code}"
     if not _CODE.fullmatch(code):
         raise fault(where, "VA and four digits", code)
@@ -91,12 +97,16 @@ def _code(kind: str, code: str, table: Mapping[str, Any], *, seen: bool) -> Code
             raise fault(where, f"a text in {name}", table.get(name))
     title, meaning, action = (folded(table[name]) for name in _REQUIRED)
     symptom, explains = folded(table.get("symptom", "")), tuple(table.get("explains", ()))
-    return Code(code, title, meaning, action, symptom, explains, seen)
+    return Code(code, title, meaning, action, symptom, explains, tuple(causes.items()))
 
 
-def _unseen(rule: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+def _causes(rule: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
+    """(code, cause, whether a real report has fired it) of each case of a rule."""
     for case in rule.get("cases", (rule,)):
-        yield case.get("code", rule.get("code", "")), case.get("seen", rule.get("seen", True))
+        said = {**rule, **case}
+        if not said.get("silent"):
+            cause = _PLACE.sub(r"<\1>", _OPTIONAL.sub("", folded(str(said.get("cause", "")))))
+            yield str(said.get("code", "")), cause, bool(said.get("seen", True))
 
 
 class _Register(Mapping[str, Code]):
@@ -104,17 +114,18 @@ class _Register(Mapping[str, Code]):
 
     @cached_property
     def _codes(self) -> Mapping[str, Code]:
-        seen: dict[str, bool] = {}
+        causes: dict[str, dict[str, bool]] = {}
         for document in documents().values():
             for rule in document.get("rules", ()):
-                for code, said in _unseen(rule):
-                    seen[code] = seen.get(code, False) or said
+                for code, cause, seen in _causes(rule):
+                    known = causes.setdefault(code, {})
+                    known[cause] = known.get(cause, False) or seen
         found: dict[str, Code] = {}
         for kind, document in documents().items():
             for code, table in document.get("codes", {}).items():
                 if code in found:
                     raise fault(f"{kind}.toml, codes.{code}", "a code once in all files", code)
-                found[code] = _code(kind, code, table, seen=seen.get(code, True))
+                found[code] = _code(kind, code, table, causes.get(code, {}))
         for entry in found.values():
             if unknown := set(entry.explains) - found.keys():
                 raise fault(f"{entry.code}.explains", "codes of the register", sorted(unknown))

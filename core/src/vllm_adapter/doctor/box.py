@@ -53,16 +53,19 @@ class Box:
             return vendor in self.vendors
         return self.other_runtime in (None, vendor)
 
+    def runs_in(self, name: str) -> bool:
+        """Whether the system is known to run there: "wsl", "container", "android", ..."""
+        return bool({name, *_KINDS.get(name, ())} & set(self.facts.os.environment))
+
     @property
     def wsl(self) -> bool:
         """Whether this Linux runs in Windows."""
-        return bool({"wsl1", "wsl2"} & set(self.facts.os.environment))
+        return self.runs_in("wsl")
 
     @property
     def container(self) -> bool:
         """Whether this is known to be inside a container."""
-        inside = {"container", "docker", "podman", "kubernetes"}
-        return bool(inside & set(self.facts.os.environment))
+        return self.runs_in("container")
 
     @cached_property
     def other_runtime(self) -> str | None:
@@ -119,6 +122,8 @@ class Box:
         return (Evidence(otherwise, "host facts"),)
 
 
+_KINDS: Final = {"wsl": ("wsl1", "wsl2"), "container": ("docker", "podman", "kubernetes")}
+"""What facts call the kinds of a place where a system runs."""
 _COMPANIONS: Final = {
     "torch-npu": "ascend",
     "torch-xla": "tpu",

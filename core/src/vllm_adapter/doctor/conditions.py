@@ -18,7 +18,6 @@ from vllm_adapter.doctor.searched import compiled
 
 NONE: Final = "none"
 ANY: Final = "any"
-_ALIASES: Final = {"wsl": ("wsl1", "wsl2"), "container": ("docker", "podman", "kubernetes")}
 
 
 def _among(value: str, there: frozenset[str] | set[str]) -> bool:
@@ -29,10 +28,6 @@ def _among(value: str, there: frozenset[str] | set[str]) -> bool:
 
 def _one(value: str | None) -> frozenset[str]:
     return frozenset(filter(None, (value,)))
-
-
-def _environment(box: Box, value: str) -> bool:
-    return bool({value, *_ALIASES.get(value, ())} & set(box.facts.os.environment))
 
 
 def _errors(box: Box, pattern: str) -> bool:
@@ -65,7 +60,7 @@ _WORDS: Final[Mapping[str, Callable[[Box, str], bool]]] = {
     # "Linux", "Windows", "Darwin"
     "system": lambda box, name: box.facts.os.name == name,
     # where the system runs: "wsl", "container", "android", ...
-    "environment": _environment,
+    "environment": Box.runs_in,
     # a Python package is installed
     "package": lambda box, name: box.facts.package(name) is not None,
     # a driver or toolkit is told of, by its component
