@@ -10,6 +10,7 @@ import pytest
 from vllm_adapter.cli.main import main
 from vllm_adapter.doctor.box import Box
 from vllm_adapter.doctor.diagnose import diagnose
+from vllm_adapter.doctor.faults import hollow
 from vllm_adapter.doctor.finding import Severity
 from vllm_adapter.host.report import parse_report
 
@@ -39,6 +40,7 @@ def test_every_finding_is_whole(name):
     for one in diagnose(box):
         assert one.evidence and one.cause and one.action
         assert "{" not in one.cause + one.action.replace("{GPU", "")
+        assert not hollow(one.cause) and not hollow(one.action)
         for evidence in one.evidence:
             if evidence.source.startswith("line "):
                 number = int(evidence.source.removeprefix("line "))

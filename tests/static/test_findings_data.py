@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import tomllib
 from pathlib import Path
 
@@ -70,6 +71,12 @@ def test_the_example_of_the_readme_is_one(one_file):
     text = (FILES[0].parents[3] / "README.md").read_text(encoding="utf-8")
     (rule,) = one_file(text.split("```toml")[1].split("```")[0])
     assert [*faults.of_places(rule), *faults.of_sample(rule, rule.cases[0])] == []
+
+
+def test_no_rule_asks_for_a_vendor_by_name_in_code():
+    for file in Path(faults.__file__).parent.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"vendor\w* (?:==|!=|in|not in) [(\"']", text), file
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -66,7 +66,7 @@ def of_sample(rule: Rule, case: Case) -> Iterator[str]:
         yield f"{case.where}: its sample does not fire it"
         return
     for finding in said:
-        if _hollow(finding.cause) or _hollow(finding.action):
+        if hollow(finding.cause) or hollow(finding.action):
             yield f"{case.where}: an empty place in {finding.cause!r} or {finding.action!r}"
     both = diagnose(box)
     wrong = {one.code for one in both if one.severity is not Severity.NOTE}
@@ -79,8 +79,9 @@ def of_sample(rule: Rule, case: Case) -> Iterator[str]:
         yield f"{case.where}: its sample gets another cause than {case.code}"
 
 
-def _hollow(sentence: str) -> bool:
-    return bool(re.search(r"(?<!\w)\(\)|  ", sentence))
+def hollow(sentence: str) -> bool:
+    """Whether a place of it said nothing: "its folder () or", "held by ", "not  here"."""
+    return bool(re.search(r"(?<!\w)\(\)|  |^ | $| [,;)]", sentence))
 
 
 if __name__ == "__main__":

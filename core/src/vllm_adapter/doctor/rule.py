@@ -103,11 +103,6 @@ class Rule:
     cases: tuple[Case, ...]
     when: Condition = ALWAYS
 
-    @property
-    def codes(self) -> frozenset[str]:
-        """The codes that it may give."""
-        return frozenset(one.code for one in self.cases if not one.silent)
-
     def check(self, box: Box) -> Iterator[Finding]:
         """Every finding."""
         for _, finding in self.said(box):
