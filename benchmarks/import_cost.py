@@ -23,11 +23,15 @@ import fake_dist
 
 ROUNDS: Final = 9
 CLI: Final = "from vllm_adapter.cli.main import main; main({!r})"
+REPORT: Final = str(
+    Path(__file__).parents[1] / "tests/data/reports/collect-env/17-2080ti-8x-sm75.txt"
+)
 CASES: Final[Mapping[str, tuple[str, float | None]]] = {
     "bare Python": ("pass", None),
     "import vllm_adapter": ("import vllm_adapter", 60.0),
     "vllm-adapter list": (CLI.format(["list"]), 150.0),
     "vllm-adapter list, answers kept": (CLI.format(["list"]), 150.0),
+    "vllm-adapter doctor --report": (CLI.format(["doctor", "--report", REPORT]), 300.0),
     "vllm-adapter --help": (CLI.format(["--help"]), None),
 }
 """A case's code, and its goal in milliseconds above bare Python."""

@@ -9,12 +9,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from findings_samples import texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vllm_adapter.doctor.box import Box
 from vllm_adapter.doctor.diagnose import diagnose
 from vllm_adapter.doctor.finding import Severity
-from vllm_adapter.doctor.rule import Box
 from vllm_adapter.driver_tables import BRANCHES, WHEELS
 from vllm_adapter.host.report import parse_report
 
@@ -96,13 +97,14 @@ def test_a_build_with_code_for_the_device_is_fine(wheel, device):
     assert wrong(report) == set()
 
 
-WORDINGS = json.loads((DATA / "doctor_wordings.json").read_text(encoding="utf-8"))
+TEXTS = texts()
+PLAIN = [one for one in TEXTS if one.plain]
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(WORDINGS), st.randoms(use_true_random=False))
+@given(st.sampled_from(PLAIN), st.randoms(use_true_random=False))
 def test_damage_does_not_change_the_codes(said, chance):
-    assert wrong(damaged(said["text"], chance)) == set(said["findings"]), said["what"]
+    assert wrong(damaged(said.text, chance)) == said.findings, said.what
 
 
 def damaged(text: str, chance: random.Random) -> str:
@@ -118,11 +120,11 @@ def damaged(text: str, chance: random.Random) -> str:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.sampled_from(WORDINGS), st.booleans())
+@given(st.sampled_from(PLAIN), st.booleans())
 def test_a_healthy_log_beside_it_does_not_change_the_codes(said, before):
-    parts = [said["text"], HEALTHY["vllm-start-cuda-8xh100"]]
+    parts = [said.text, HEALTHY["vllm-start-cuda-8xh100"]]
     text = "\n\n".join(parts if before else parts[::-1])
-    assert wrong(text + "\n") == set(said["findings"]), said["what"]
+    assert wrong(text + "\n") == said.findings, said.what
 
 
 def test_a_device_that_an_error_names_is_not_one_more():
@@ -132,16 +134,16 @@ def test_a_device_that_an_error_names_is_not_one_more():
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.sampled_from(WORDINGS), st.integers(80, 132))
+@given(st.sampled_from(TEXTS), st.integers(80, 132))
 def test_a_line_that_a_terminal_broke_is_read_whole(said, width):
-    if "\n" not in said["text"].strip() and "|" not in said["text"]:
-        broken = textwrap.wrap(said["text"], width, break_long_words=False, break_on_hyphens=False)
-        assert wrong("\n".join(broken) + "\n") == set(said["findings"]), said["what"]
+    if "\n" not in said.text.strip() and "|" not in said.text:
+        broken = textwrap.wrap(said.text, width, break_long_words=False, break_on_hyphens=False)
+        assert wrong("\n".join(broken) + "\n") == said.findings, said.what
 
 
-@pytest.mark.parametrize("said", WORDINGS, ids=lambda said: said["what"])
+@pytest.mark.parametrize("said", TEXTS, ids=lambda said: said.what)
 def test_inside_source_code_it_means_nothing(said):
-    quoted = re.sub(r'["\\]', "", said["text"])
+    quoted = re.sub(r'["\\]', "", said.text)
     code = "".join(f'    raise RuntimeError("{line}")\n' for line in quoted.splitlines())
     facts = parse_report(code)
     found = diagnose(Box(parse_report("import torch\n" + code)))

@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from vllm_adapter.codes import CODES
 from vllm_adapter.device_rules import GIB
 from vllm_adapter.devices import DeviceManager
+from vllm_adapter.doctor.box import Box
 from vllm_adapter.doctor.finding import Evidence, Finding, Severity
-from vllm_adapter.doctor.rule import Box, finding
-from vllm_adapter.doctor.rules.health import RULES
+from vllm_adapter.doctor.register import rules_of
 from vllm_adapter.host.box_device import Device
 from vllm_adapter.host.facts import Accelerator, HostFacts
 from vllm_adapter.host.merge import same_device
@@ -110,7 +111,7 @@ def findings(one: Accelerator, *, own: Collection[int] = (), idle: bool = False)
     seen = replace(one, processes=others, memory_used_bytes=memory)
     found = [
         each
-        for rule in RULES
+        for rule in rules_of("health")
         for each in rule.check(Box(HostFacts(accelerators=(seen,)), live=True))
         if each.code in WATCHED and each.severity is not Severity.NOTE
     ]
@@ -128,11 +129,12 @@ def _taken(one: Accelerator) -> list[Finding]:
     where = f" ({one.bdf})" if one.bdf else ""
     sizes = f"{taken / GIB:.1f} of {total / GIB:.1f} GiB in use"
     return [
-        finding(
+        Finding(
             "VA1703",
-            [Evidence(sizes, one.source)],
+            Severity.WARNING,
+            (Evidence(sizes, one.source),),
             f"{one.vendor} device {one.index}{where} is held by another program: {sizes}",
-            severity=Severity.WARNING,
+            CODES["VA1703"].action,
         )
     ]
 

@@ -49,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
         from vllm_adapter.cli.doctor_vllm import inspect
 
         return inspect(as_json=args.json)
+    from vllm_adapter.doctor.box import Box
     from vllm_adapter.doctor.diagnose import diagnose
     from vllm_adapter.doctor.finding import Severity
-    from vllm_adapter.doctor.rule import Box
 
     facts = host_facts(args)
     live = args.report is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vllm_adapter.doctor.rule import Box
+from vllm_adapter.doctor.box import Box
 from vllm_adapter.driver_versions import older, parse_version
 from vllm_adapter.host.facts import Driver
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from vllm_adapter.doctor.finding import Evidence, Finding, Severity
-from vllm_adapter.doctor.rule import MAX_EVIDENCE, Box, Rule, finding, quoted
+from vllm_adapter.doctor.box import MAX_EVIDENCE, Box, quoted
+from vllm_adapter.doctor.finding import Evidence
+from vllm_adapter.doctor.rule import Data, Hit
 from vllm_adapter.doctor.rules._cuda_driver import driver_of, is_older, runtime_of
 from vllm_adapter.driver_tables import cuda_of_driver, full_driver, minimum_driver
 from vllm_adapter.driver_versions import older, parse_version
@@ -23,42 +24,34 @@ _MISMATCH: Final = (
     r"|API mismatch: the (?:client|NVIDIA kernel module)"
     r"|(?:Error |error )803\b.{0,40}unsupported display driver"
 )
-_RELOAD: Final = (
-    "reboot, or stop every GPU program and reload the nvidia modules; compare "
-    "/proc/driver/nvidia/version with the libraries' version; in a container take old "
-    "libcuda files out of the image"
-)
 _MISMATCH_WORDS: Final = ("version mismatch", "driver combination", "api mismatch")
 _UNKNOWN_CUDA: Final = r"Driver Version: \d\S*\s+CUDA Version: (?:ERR!|N/A)"
 
 
-def _minor_version(box: Box) -> Iterator[Finding]:
+def minor_version(box: Box, _: Data) -> Iterator[Hit]:
     """CUDA works on a driver that is older than the toolkit's own: good, with a reservation."""
     driver, runtime, torch = driver_of(box), runtime_of(box), box.facts.torch
     if not (driver and runtime and torch and torch.available):
         return
     full, minimum = full_driver(runtime), minimum_driver(runtime)
     if full and minimum and is_older(driver.version, full):
-        if is_older(driver.version, minimum) or "windows" in (driver.component,):
+        if is_older(driver.version, minimum) or driver.component == "windows":
             return
         serves, asked = cuda_of_driver(driver.version), parse_version(runtime)
         own = parse_version(serves) if serves else None
         if own and asked and not older(own, asked):
             return  # the branch serves this CUDA version in full
-        yield finding(
-            "VA1105",
+        yield Hit(
             [
                 Evidence(f"driver {driver.version} (CUDA {serves})", driver.source),
                 Evidence(f"torch built with CUDA {runtime}, available", "host facts"),
             ],
-            f"driver {driver.version} runs CUDA {runtime} by minor-version compatibility; code "
-            "compiled from PTX at run time may fail on it",
-            f"nothing; if an error names PTX, upgrade to driver {full} or newer",
-            Severity.NOTE,
+            {"driver": driver.version, "runtime": runtime, "full": full},
         )
 
 
-def _wsl(box: Box) -> Iterator[Finding]:
+def without_cuda(box: Box, _: Data) -> Iterator[Hit]:
+    """A driver that answers and names no version of CUDA: in Windows, or in a container."""
     smi, driver = box.facts.driver("nvidia-smi"), box.facts.driver("nvidia")
     two = bool(
         smi and driver and smi.version.partition(".")[0] != driver.version.partition(".")[0]
@@ -69,20 +62,9 @@ def _wsl(box: Box) -> Iterator[Finding]:
         dx = [quoted(line) for line, _ in box.lines(r"(?i)dxg|dxcore.*(?:fail|error)")]
         torch = box.facts.torch
         if zero or (dx and torch and torch.available is False):
-            yield finding(
-                "VA1106",
-                [*zero, *dx][:4],
-                "Windows gives this WSL no CUDA: its driver answers with version 0 or an error, "
-                "so that there is no libcuda from a Windows driver, or this Windows build has "
-                "none for WSL 2",
-            )
+            yield Hit([*zero, *dx][:4], case="windows")
     elif unknown and not box.says(_JETSON):
-        yield finding(
-            "VA1116",
-            unknown[:2],
-            "nvidia-smi reaches the driver and finds no libcuda.so.1 that answers: the container "
-            "was given the tools without the compute libraries, or libcuda is of another release",
-        )
+        yield Hit(unknown[:2], case="no libcuda")
 
 
 def _releases(box: Box) -> tuple[Driver, Driver] | None:
@@ -101,60 +83,36 @@ def _releases(box: Box) -> tuple[Driver, Driver] | None:
     return None
 
 
-def _two_releases(box: Box) -> Iterator[Finding]:
+def two_releases(box: Box, _: Data) -> Iterator[Hit]:
     """The kernel's own word against the library's: one finding, and which is older if told."""
     said = [quoted(line) for line, _ in box.told(_MISMATCH, _MISMATCH_WORDS)]
     both = _releases(box)
     if both is not None:
         kernel, library = both
-        which = (
-            "they were upgraded under it"
-            if is_older(kernel.version, library.version)
-            else "the libraries are the older ones, left over or of a container's image"
-        )
-        yield finding(
-            "VA1103",
+        yield Hit(
             [
                 *(Evidence(f"{one.component} {one.version}", one.source) for one in both),
                 *said[: MAX_EVIDENCE - len(both)],
             ],
-            f"the NVIDIA kernel module is {kernel.version}, and its libraries are "
-            f"{library.version}: {which}",
-            _RELOAD,
+            {"kernel": kernel.version, "libraries": library.version},
+            "upgraded" if is_older(kernel.version, library.version) else "left over",
         )
     elif said:
-        yield finding(
-            "VA1103",
-            said[:MAX_EVIDENCE],
-            "the loaded NVIDIA kernel module and the libraries are of two releases; the usual "
-            "reason is an upgrade of the libraries while the module stays loaded",
-            _RELOAD,
-        )
+        yield Hit(said[:MAX_EVIDENCE], case="said")
 
 
-def _forward_compatibility(box: Box) -> Iterator[Finding]:
+def forward_compatibility(box: Box, _: Data) -> Iterator[Hit]:
     """A libcuda that is newer than the kernel driver's branch."""
     driver, told = box.facts.driver("nvidia"), box.facts.driver("cuda")
-    if not (driver and told) or "wsl2" in box.facts.os.environment:
+    if not (driver and told):
         return
     own = cuda_of_driver(driver.version)
     mine, theirs = parse_version(own) if own else None, parse_version(told.version)
     if mine and theirs and older(mine, theirs):
-        yield finding(
-            "VA1107",
+        yield Hit(
             [
                 Evidence(f"driver {driver.version} (its branch: CUDA {own})", driver.source),
                 Evidence(f"CUDA {told.version}", told.source),
             ],
-            f"driver {driver.version} belongs to CUDA {own}, and a libcuda for {told.version} "
-            "answers: a forward-compatibility package is loaded",
-            severity=Severity.NOTE,
+            {"driver": driver.version, "own": own or "", "told": told.version},
         )
-
-
-RULES: Final = (
-    Rule("VA1105", _minor_version),
-    Rule("VA1106", _wsl),
-    Rule("VA1103", _two_releases),
-    Rule("VA1107", _forward_compatibility),
-)

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from vllm_adapter.doctor.finding import Evidence, Finding, Severity
-from vllm_adapter.doctor.rule import MAX_EVIDENCE, Box, Rule, finding
+from vllm_adapter.doctor.box import MAX_EVIDENCE, Box, quoted
+from vllm_adapter.doctor.finding import Evidence
+from vllm_adapter.doctor.rule import Data, Hit
 from vllm_adapter.host.device_facts import DeviceProcess, Health
 from vllm_adapter.host.facts import Accelerator
 
-LOST: Final = (
-    r"(?i)is lost|fallen off the bus|\bXid 79\b|no longer present|cannot (?:read|reach) th[ei]s? "
-    r"device"
-)
-MEMORY: Final = r"(?i)uncorrectable|\bXid (?:48|63|64|92|94|95|140)\b|failed memory row|\bDBE\b"
-FABRIC: Final = "of its NVLink fabric"
-_UNUSABLE: Final = (
-    r"(?i)not usable|failed to initiali[sz]e|init(?:iali[sz]ation)? failed|RmInitAdapter|"
-    r"fatal error during GPU init|probe .*failed|heartbeat|unresponsive"
-)
 _BUSY_SHARE: Final = 0.10
 """Of a device's memory, beyond what its idle siblings hold."""
 _LEAST_BYTES: Final = 1 << 30
 _LEAST_SHARE: Final = 0.05
 """Less than one of these is what drivers, displays and monitors hold: nobody misses it."""
-_THROTTLE: Final = r"(?i)therm|power|slowdown|brake|current|prochot|ppt"
-_CAP: Final = r"(?i)(?:sw_?|software )?power[_ ]cap|\bppt\b|^socket power$"
 _HALF: Final = 0.5
+_LINE: Final = (
+    r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<xid>\d+),? ?(?P<what>.*)"
+    r"|(?:amdgpu|xe|i915) (?P<place>[0-9a-f]{4}:[0-9a-f:.]+): (?P<other>\S.*)"
+)
 _SERVER: Final = r"(?i)vllm|sglang|ray::|EngineCore|Worker_TP"
-_UNHEALTHY: Final = ("alarm", "critical", "unknown error", "fault", "abnormal", "warning")
 
 
 def _name(one: Accelerator) -> str:
     where = f" ({one.bdf})" if one.bdf else ""
     return f"{one.vendor} device {one.index}{where}"
+
+
+def _place(one: Accelerator) -> str:
+    """A device as the kernel's log names it."""
+    return f"{one.vendor} device {one.bdf or one.index}"
 
 
 def figures(health: Health) -> str:
@@ -51,84 +48,74 @@ def figures(health: Health) -> str:
     return ", ".join(said)
 
 
-def _errors(box: Box) -> Iterator[Finding]:
-    """What a tool or the kernel says is broken."""
-    for code, pattern, cause in (
-        ("VA1701", LOST, "the kernel driver lost it"),
-        ("VA1707", MEMORY, "its memory has uncorrectable errors"),
-        ("VA1704", _UNUSABLE, "the kernel driver could not start it"),
-    ):
+def device_errors(box: Box, data: Data) -> Iterator[Hit]:
+    """What a tool or the kernel says is broken: `data` has a pattern for each case.
+
+    Where no device has an error, lines of the kernel's log are looked at that the parsers did not
+    take for whole ones: they are wrapped, or the last.
+    """
+    kinds: Mapping[str, str] = data["kinds"]
+    if not any(one.health.errors for one in box.facts.accelerators):
+        yield from _of_lines(box, {k: v for k, v in kinds.items() if k not in data["of_devices"]})
+        return
+    for case, pattern in kinds.items():
+        named = _place if case in data["by_place"] else _name
         hit = [
-            (one, error)
+            (named(one), one.source, error)
             for one in box.facts.accelerators
             for error in one.health.errors
             if re.search(pattern, error)
         ]
         if hit:
-            names = list(dict.fromkeys(_name(one) for one, _ in hit))
-            yield finding(
-                code,
-                [Evidence(error, f"{one.source}, {_name(one)}") for one, error in hit[:5]],
-                f"{', '.join(names)}: {cause}",
-            )
+            evidence = [Evidence(error, f"{source}, {name}") for name, source, error in hit]
+            names = ", ".join(dict.fromkeys(name for name, _, _ in hit))
+            yield Hit(evidence[:MAX_EVIDENCE], {"devices": names}, case)
 
 
-def _fabric(box: Box) -> Iterator[Finding]:
-    """What the tool says of the NVLink fabric, device by device."""
-    hit = [
-        (one, error)
-        for one in box.facts.accelerators
-        for error in one.health.errors
-        if FABRIC in error
-    ]
-    if hit:
-        names = ", ".join(dict.fromkeys(_name(one) for one, _ in hit))
-        yield finding(
-            "VA1808",
-            [Evidence(error, f"{one.source}, {_name(one)}") for one, error in hit[:MAX_EVIDENCE]],
-            f"{names}: its part of the NVLink fabric is not healthy, or not whole",
-            "look at the log of nvidia-fabricmanager and at `nvidia-smi nvlink -s`; reset the "
-            "GPUs and switches together or reboot the host; leave these devices out of a tensor "
-            "parallel group until then",
-            Severity.WARNING,
-        )
+def _of_lines(box: Box, kinds: Mapping[str, str]) -> Iterator[Hit]:
+    for line, found in box.told(_LINE, ("nvrm: xid", "amdgpu", "gpu hang")):
+        error = f"Xid {found['xid']}: {found['what']}" if found["xid"] else found["other"]
+        case = next((name for name, one in kinds.items() if re.search(one, error)), None)
+        if case:
+            names = f"device {found['bdf'] or found['place']}"
+            yield Hit([quoted(line)], {"devices": names}, case)
 
 
-def _status(box: Box) -> Iterator[Finding]:
+def status(box: Box, data: Data) -> Iterator[Hit]:
+    """The tool's own verdict, where it is one of the bad ones of `data`."""
     bad = [
-        one for one in box.facts.accelerators if (one.health.status or "ok").lower() in _UNHEALTHY
+        one
+        for one in box.facts.accelerators
+        if (one.health.status or "ok").lower() in data["unhealthy"]
     ]
     if bad:
-        yield finding(
-            "VA1704",
+        yield Hit(
             [Evidence(f"{_name(one)}: {one.health.status}", one.source) for one in bad],
-            f"the vendor's tool reports {', '.join(_name(one) for one in bad)} as not healthy",
-            "read the tool's own log of the device (for Ascend `npu-smi info -t health -i ID`)",
-            Severity.WARNING,
+            {"devices": ", ".join(map(_name, bad))},
         )
 
 
-def _throttled(box: Box) -> Iterator[Finding]:
+def throttled(box: Box, data: Data) -> Iterator[Hit]:
+    """A device that is held down; at its power cap is where a loaded one works."""
     for one in box.facts.accelerators:
-        active = [reason for reason in one.health.throttle_reasons if re.search(_THROTTLE, reason)]
+        reasons = one.health.throttle_reasons
+        active = [reason for reason in reasons if re.search(data["reasons"], reason)]
         if not active:
             continue
         seen = "; ".join(filter(None, (", ".join(active), figures(one.health))))
-        capped = all(re.search(_CAP, reason) for reason in active)
+        capped = all(re.search(data["cap"], reason) for reason in active)
         now, most = one.health.clock_mhz, one.health.clock_max_mhz
         slow = bool(now and most and now < most * _HALF)
-        yield finding(
-            "VA1702",
+        yield Hit(
             [Evidence(seen, one.source)],
-            f"{_name(one)} is held down by {', '.join(active)}"
-            + (": usual under full load" if capped and not slow else ""),
-            # at its power cap is where a loaded device works
-            severity=Severity.NOTE if capped and not slow else Severity.WARNING,
+            {"device": _name(one), "reasons": ", ".join(active)},
+            "at its cap" if capped and not slow else "held down",
         )
 
 
-def _held(box: Box) -> Iterator[Finding]:
+def held(box: Box, data: Data) -> Iterator[Hit]:
     """A device that holds much more than its siblings, or a process that a tool names."""
+    parted = data["parted"]
     for vendor in dict.fromkeys(one.vendor for one in box.facts.accelerators):
         devices = [
             one
@@ -137,27 +124,28 @@ def _held(box: Box) -> Iterator[Finding]:
             and one.memory_total_bytes
             and one.memory_used_bytes is not None
         ]
-        idle = min((one.memory_used_bytes or 0 for one in devices if not _mig(one)), default=0)
+        whole = (one for one in devices if not _part(one, parted))
+        idle = min((one.memory_used_bytes or 0 for one in whole), default=0)
         said: set[int] = set()
         for one in devices:
             total = one.memory_total_bytes or 1
             processes = [p for p in one.processes if (p.memory_bytes or 0) > total * _BUSY_SHARE]
             theirs = sum(p.memory_bytes or 0 for p in processes)
             used = max(one.memory_used_bytes or 0, theirs)
-            above = used - idle if len(devices) > 1 and not _mig(one) else 0
+            part = _part(one, parted)
+            above = used - idle if len(devices) > 1 and not part else 0
             if used < max(_LEAST_BYTES, total * _LEAST_SHARE):
                 continue
             if not processes and (above <= total * _BUSY_SHARE or _all_busy(devices, idle)):
                 continue
             if not box.live and _at_work(devices, processes, idle):
                 continue
-            if _mig(one):
+            if part:
                 if one.index in said:
                     continue  # its parent or another instance was named
                 said.add(one.index)
             by = ", ".join(f"{p.name or 'a process'} (pid {p.pid})" for p in processes)
-            yield finding(
-                "VA1703",
+            yield Hit(
                 [
                     Evidence(
                         f"{_name(one)}: {used >> 20} of {total >> 20} MiB in use"
@@ -165,15 +153,18 @@ def _held(box: Box) -> Iterator[Finding]:
                         one.source,
                     )
                 ],
-                f"{_name(one)} is held by {by or 'another program'}: {used / 2**30:.1f} GiB are "
-                "gone before a model is loaded",
-                severity=Severity.WARNING if box.live or len(devices) > 1 else Severity.NOTE,
+                {
+                    "device": _name(one),
+                    "by": by or "another program",
+                    "gone": f"{used / 2**30:.1f}",
+                },
+                "now" if box.live or len(devices) > 1 else "in a report",
             )
 
 
-def _mig(one: Accelerator) -> bool:
-    """Whether it is an instance of MIG, or a GPU that is cut into them."""
-    return one.vendor == "cuda" and one.partition is not None
+def _part(one: Accelerator, parted: str) -> bool:
+    """Whether it is an instance of a GPU that can be cut into such, or one that is cut."""
+    return one.vendor == parted and one.partition is not None
 
 
 def _at_work(devices: list[Accelerator], processes: list[DeviceProcess], idle: int) -> bool:
@@ -199,12 +190,3 @@ def _all_busy(devices: list[Accelerator], idle: int) -> bool:
         if (one.memory_used_bytes or 0) - idle > (one.memory_total_bytes or 1) * _BUSY_SHARE
     ]
     return len(busy) * 2 >= len(devices)
-
-
-RULES: Final = (
-    Rule("VA1704", _errors),
-    Rule("VA1704", _status),
-    Rule("VA1808", _fabric),
-    Rule("VA1702", _throttled),
-    Rule("VA1703", _held),
-)
