@@ -173,3 +173,11 @@ def test_a_descriptor_is_for_a_device_by_torch_type_and_arch(tmp_path, identity,
     )
     found = descriptor_for(read_manifest(folder / "adapter.json"), device, "cuda")
     assert (found is not None) == fits
+
+
+def test_one_without_a_descriptor_is_told_that_nothing_of_it_is_used(site):
+    site.make("bare")
+    done = site.run("-m", "vllm_adapter.cli", "list", "--probe", "--json")
+    (bare,) = [r for r in json.loads(done.stdout)["adapters"] if r["name"] == "bare"]
+    assert bare["status"] == "ok"
+    assert "no capability descriptor says for which devices" in bare["reason"]

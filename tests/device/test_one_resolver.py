@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, event, given, note, settings
 from hypothesis import strategies as st
@@ -93,6 +95,7 @@ def situations(draw):
     """An operator, the adapters in use in the order of their opening, settings and a case."""
     op = draw(st.sampled_from(OPS))
     opened = draw(st.permutations(list(ADAPTERS)))[: draw(st.integers(1, 3))]
+    beside = draw(st.sampled_from([None, None, "acme", "other"]))
     capabilities = {name: draw(descriptor(op)) for name in opened}
     forced = draw(st.sampled_from([None] * 4 + [*ADAPTERS, GENERIC]))
     own = [name for name in opened if ADAPTERS[name] == "device"]
@@ -101,13 +104,22 @@ def situations(draw):
         ops={op: forced} if forced else {},
         adapter=draw(st.sampled_from([None, *own])),
     )
-    return op, capabilities, policy, draw(case(op))
+    return op, capabilities, beside, policy, draw(case(op))
 
 
-def in_use(capabilities):
-    PROVIDERS.clear()
+def providers_of(capabilities, beside=None):
+    found = []
     for name, capability in capabilities.items():
-        PROVIDERS.use(name, capability, "cpu", kernels_only=ADAPTERS[name] == "kernels")
+        only = ADAPTERS[name] == "kernels"
+        provider = Provider.of(name, capability, kernels_only=only)
+        found.append(replace(provider, beside=beside) if only else provider)
+    return found
+
+
+def in_use(capabilities, beside=None):
+    PROVIDERS.clear()
+    for provider in providers_of(capabilities, beside):
+        PROVIDERS.add(provider, "cpu")
 
 
 def bound(op, facts, policy):
@@ -124,12 +136,8 @@ def bound(op, facts, policy):
     return "bound", picks, ""
 
 
-def explained(op, facts, policy, capabilities):
+def explained(op, facts, policy, providers):
     """The same by `explain`."""
-    providers = [
-        Provider.of(name, capability, kernels_only=ADAPTERS[name] == "kernels")
-        for name, capability in capabilities.items()
-    ]
     question = Question("acme", providers, policy, "cpu")
     try:
         found = question.ask(OPERATORS[op], facts)
@@ -143,9 +151,11 @@ def explained(op, facts, policy, capabilities):
     return "bound", picks, ""
 
 
-def right(op, facts, policy, capabilities):
+def right(op, facts, policy, capabilities, beside):
     """What happens and who is picked, by the rules as documents state them, a step at a time."""
     operator, forced = OPERATORS[op], policy.ops.get(op)
+    if None not in (policy.adapter, beside) and beside != policy.adapter:
+        capabilities = {n: c for n, c in capabilities.items() if n != "kern"}
     if forced not in (None, GENERIC, *capabilities):
         return "setting", {}
     ranked = []
@@ -180,16 +190,16 @@ def right(op, facts, policy, capabilities):
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(situations())
 def test_explain_and_bind_give_the_right_answer(situation):
-    op, capabilities, policy, facts = situation
-    in_use(capabilities)
+    op, capabilities, beside, policy, facts = situation
+    in_use(capabilities, beside)
     try:
         by_bind = bound(op, facts, policy)
     finally:
         PROVIDERS.clear()
-    by_explain = explained(op, facts, policy, capabilities)
+    by_explain = explained(op, facts, policy, providers_of(capabilities, beside))
     event(f"{by_bind[0]} by {sorted({name for name, _ in by_bind[1].values()})}")
     note(f"bind: {by_bind}\nexplain: {by_explain}")
-    assert by_bind[:2] == by_explain[:2] == right(op, facts, policy, capabilities)
+    assert by_bind[:2] == by_explain[:2] == right(op, facts, policy, capabilities, beside)
     assert by_explain[2] in by_bind[2]
 
 

@@ -55,7 +55,7 @@ def test_every_misbehaving_adapter_gets_a_status_and_the_healthy_one_is_ok(site,
         site.add(kind)
     records = probed(*kinds, limit_s=8.0)
     assert records["prints"].status is Status.OK
-    assert records["prints"].reason == ""
+    assert records["prints"].reason.startswith("it brings kernels only, and no capability")
     reasons = {
         "exits": "its probe left with exit code 0",
         "hangs": "its probe gave no answer within 8 s",

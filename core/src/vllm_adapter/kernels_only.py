@@ -63,20 +63,22 @@ def provider_of(adapter: Adapter, capability: Capability) -> Provider:
 
 
 def kernels_only(settings: Settings) -> tuple[AdapterRecord, ...]:
-    """The kernels-only adapters that match this machine, each `ok` or broken.
+    """The kernels-only adapters that match this machine: `ok`, broken or incompatible.
 
     Answers of earlier probes are used.
     """
+    shown = (None, Status.INCOMPATIBLE)
     records = [
         r
         for r in scan(settings)
-        if r.status is None and r.manifest is not None and r.manifest.device is None
+        if r.manifest is not None and r.manifest.device is None and r.status in shown
     ]
     if not records:
         return ()
     host = host_for(records)
     known = remembered(located(records, host), host)
-    return tuple(r for r in probe(known, host) if r.status in (Status.OK, Status.BROKEN))
+    told = (Status.OK, Status.BROKEN, Status.INCOMPATIBLE)
+    return tuple(r for r in probe(known, host) if r.status in told)
 
 
 def descriptor_for(manifest: Manifest, own: Capability, torch_type: str) -> Capability | None:

@@ -92,6 +92,13 @@ def examine(record: AdapterRecord, host: HostFacts, *, limit_s: float = LIMIT_S)
 
 def _remark(record: AdapterRecord, devices: Sequence[DeviceRecord]) -> tuple[str, str]:
     """What an adapter in order still lacks, and the next step; empty if nothing."""
+    manifest = record.manifest
+    if manifest is not None and manifest.device is None and not manifest.capability_files():
+        return (
+            "it brings kernels only, and no capability descriptor says for which devices: nothing "
+            "of it is used",
+            f"vllm-adapter validate {record.path}",
+        )
     bare = [device.torch for device in devices if device.capability_file is None]
     if not bare:
         return "", ""

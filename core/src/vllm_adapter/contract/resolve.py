@@ -52,11 +52,15 @@ Check = Callable[[Candidate, Operator], Reject | None]
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """An adapter whose implementations may run on a device. `rank`: "device" or "kernels"."""
+    """An adapter whose implementations may run on a device. `rank`: "device" or "kernels".
+
+    `beside` is the adapter of the device whose models alone it serves; None: any.
+    """
 
     name: str
     rank: str
     entries: Mapping[str, Sequence[OperatorEntry]]
+    beside: str | None = None
 
     @classmethod
     def of(
@@ -181,7 +185,7 @@ def candidates(
         SettingError: VA_OPS names a provider that there is not.
         InputError: VA_OPS names an operator that there is not.
     """
-    usable = [p for p in providers if settings.adapters.blocks(p.name) is None]
+    usable = _usable(providers, settings)
     chosen = _override(op, usable, settings, where)
     composed = OPERATORS[op].composed_of
     found = []
@@ -197,6 +201,19 @@ def candidates(
     found.append(Candidate(GENERIC, rank, _GENERIC_ENTRIES[op]))
     order = tuple(RANKS)
     return sorted(found, key=lambda candidate: order.index(candidate.rank))
+
+
+def _usable(providers: Sequence[Provider], settings: Settings) -> list[Provider]:
+    """Those that VA_ADAPTERS lets serve beside the named adapter, each name once."""
+    found: dict[str, Provider] = {}
+    for provider in providers:
+        beside_another = provider.beside is not None and settings.adapter not in (
+            None,
+            provider.beside,
+        )
+        if not beside_another and settings.adapters.blocks(provider.name) is None:
+            found.setdefault(provider.name, provider)
+    return list(found.values())
 
 
 def _override(

@@ -79,8 +79,10 @@ def open_record(record: AdapterRecord, index: int, settings: Settings) -> OpenDe
     others = beside(capability, found.torch.partition(":")[0], settings)
     for sentence in others.faults:
         _say_once(sentence)
-    for provider in (own, *others.providers):
-        PROVIDERS.add(provider, found.torch)
+    PROVIDERS.add(own, found.torch)
+    for provider in others.providers:
+        # Another adapter of this device may have another descriptor of theirs, or none.
+        PROVIDERS.add(replace(provider, beside=record.name), found.torch)
     refuse_foreign()
     return OpenDevice(adapter, found, capability, runtime, torch.device(found.torch))
 

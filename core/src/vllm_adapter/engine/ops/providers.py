@@ -22,7 +22,7 @@ class Providers:
     """The adapters in use by device. Bindings ask it when a layer is built, never per token."""
 
     def __init__(self) -> None:
-        self._by_device: dict[str, dict[str, Provider]] = {}
+        self._by_device: dict[str, dict[tuple[str, str | None], Provider]] = {}
         self.generation = 0
         """Grows with each change: what was bound before is bound anew."""
 
@@ -46,8 +46,9 @@ class Providers:
     def add(self, provider: Provider, device: torch.device | str) -> None:
         """As `use`, for what was read already."""
         known = self._by_device.setdefault(device_key(device), {})
-        if known.get(provider.name) != provider:
-            known[provider.name] = provider
+        key = provider.name, provider.beside
+        if known.get(key) != provider:
+            known[key] = provider
             self.generation += 1
 
     def clear(self) -> None:
