@@ -304,7 +304,7 @@ def test_a_waiver_of_no_rule_is_an_error():
 
 
 def test_the_must_pass_list_is_that_of_the_rules():
-    text = (SUITE / "mustpass.json").read_text(encoding="utf-8")
+    text = (SUITE / "certificate/mustpass.json").read_text(encoding="utf-8")
     assert text == mustpass.render(), "python -m vllm_adapter_conformance.certificate.mustpass"
 
 
