@@ -31,6 +31,7 @@ from vllm_adapter.engine.ops.catalog import SPECS
 from vllm_adapter.engine.ops.spec import OpCase
 from vllm_adapter.operators import OPERATORS, FactValue
 from vllm_adapter.settings import Settings
+from vllm_adapter_conformance.ops.trials import TRIALS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import clib_judge
@@ -68,7 +69,7 @@ def _lines(op: str) -> Mapping[str, Callable[[], Any]]:
     }
     facts |= {"dtype": "float32"} | ({"block_size": BLOCK} if "block_size" in facts else {})
     binding = bind(OpCase.of(op, "sim:0", facts), Settings.from_environ(), owner=_Owner())
-    sample = spec.samples(facts, 0)[0]
+    sample = TRIALS[op].samples(facts, 0)[0]
     mine = list(sample.build(lambda tensor: tensor.to("sim:0")))
     host = list(sample.build(lambda tensor: tensor))
     if spec.operator.planned:

@@ -49,7 +49,7 @@ def target() -> Any:
     from vllm_adapter.host.facts import HostFacts
     from vllm_adapter.manifest import read_manifest
     from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
-    from vllm_adapter_conformance.target import Target
+    from vllm_adapter_conformance.base.target import Target
 
     manifest = read_manifest(PACKAGE / "adapter.json")
     (file,) = manifest.capability_files()
@@ -71,10 +71,11 @@ def target() -> Any:
 
 def run(rules: Sequence[str]) -> Verdict:
     """Runs the rules' cases on the library of VA_LIBRARY; a rule stops at its first failure."""
-    from vllm_adapter_conformance.bench import Bench
-    from vllm_adapter_conformance.execution import run_item
-    from vllm_adapter_conformance.rule import Case
-    from vllm_adapter_conformance.suite import Item, registered
+    from vllm_adapter_conformance.base.bench import Bench
+    from vllm_adapter_conformance.base.rule import Case
+    from vllm_adapter_conformance.plan.suite import Item
+    from vllm_adapter_conformance.rules import registered
+    from vllm_adapter_conformance.run.execution import run_item
 
     subject, found = target(), {}
     bench = Bench(subject)
@@ -122,7 +123,7 @@ def main() -> None:
     import transformers.models.llama.modeling_llama  # noqa: F401 # as above
 
     import vllm_adapter.engine.device  # noqa: F401 # as above
-    from vllm_adapter_conformance.suite import registered
+    from vllm_adapter_conformance.rules import registered
 
     registered()
     print(json.dumps([in_fork(library, rules) for library, rules in json.load(sys.stdin)]))

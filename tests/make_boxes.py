@@ -1,6 +1,6 @@
 """Makes the boxes on which the suite tries every adapter's probe.
 
-    python tests/make_boxes.py > conformance/src/vllm_adapter_conformance/boxes.json
+    python tests/make_boxes.py > conformance/src/vllm_adapter_conformance/rules/boxes.json
 
 Some are what a committed report says, others are composed: functions of pci.ids (2026-05), nodes
 of the vendors' drivers. Serial numbers are left out. A test compares the file with what this

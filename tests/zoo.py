@@ -18,12 +18,13 @@ from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.manifest import DeviceSection, Manifest
 from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.execution import run_item
-from vllm_adapter_conformance.outcome import Result
-from vllm_adapter_conformance.rule import Case
-from vllm_adapter_conformance.suite import Item, registered
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.judge.outcome import Result
+from vllm_adapter_conformance.plan.suite import Item
+from vllm_adapter_conformance.rules import registered
+from vllm_adapter_conformance.run.execution import run_item
 
 MUTANTS = PLUGINS / "mutants"
 BASE = json.loads((MUTANTS / "vllm_adapter_mutants/capabilities/any.json").read_text("utf-8"))

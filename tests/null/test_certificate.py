@@ -13,14 +13,22 @@ from vllm_adapter.cli.main import main
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.operators import OPERATORS
 from vllm_adapter.records import AdapterRecord
-from vllm_adapter_conformance import claims, fingerprint, mustpass, pages, waivers
-from vllm_adapter_conformance.certificate import build, canonical, digest
-from vllm_adapter_conformance.fingerprint import Fingerprint, core_digest, digests, suite_digest
-from vllm_adapter_conformance.outcome import Result, blocker, failed, passed, settle
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, Rule
-from vllm_adapter_conformance.suite import Item, Plan, in_order, make_plan, registered
-from vllm_adapter_conformance.target import Target
-from vllm_adapter_conformance.verification import faults, notes
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, Rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.certificate import claims, fingerprint, mustpass
+from vllm_adapter_conformance.certificate.document import build, canonical, digest
+from vllm_adapter_conformance.certificate.fingerprint import (
+    Fingerprint,
+    core_digest,
+    digests,
+    suite_digest,
+)
+from vllm_adapter_conformance.certificate.verification import faults, notes
+from vllm_adapter_conformance.cli import pages
+from vllm_adapter_conformance.judge import waivers
+from vllm_adapter_conformance.judge.outcome import Result, blocker, failed, passed, settle
+from vllm_adapter_conformance.plan.suite import Item, Plan, in_order, make_plan
+from vllm_adapter_conformance.rules import registered
 
 pytestmark = pytest.mark.null
 
@@ -251,7 +259,7 @@ def test_needs_that_cannot_be_met_are_an_error(rules):
 def test_two_cases_of_one_id_are_an_error(target):
     twins = make_rule("L0.a", cases=[Case("x"), NotDeclared("x", "/p", "r")])
     with pytest.raises(ValueError, match="two cases of one id"):
-        make_plan(target, "L0", rules={"L0.a": twins})
+        make_plan(target, "L0", {"L0.a": twins})
 
 
 WAIVER = {
@@ -296,13 +304,13 @@ def test_a_waiver_of_no_rule_is_an_error():
 
 
 def test_the_must_pass_list_is_that_of_the_rules():
-    text = (SUITE / "mustpass.json").read_text(encoding="utf-8")
-    assert text == mustpass.render(), "python -m vllm_adapter_conformance.mustpass"
+    text = (SUITE / "certificate/mustpass.json").read_text(encoding="utf-8")
+    assert text == mustpass.render(), "python -m vllm_adapter_conformance.certificate.mustpass"
 
 
 def test_the_page_of_rules_is_up_to_date():
     text = (ROOT / "docs/rules.md").read_text(encoding="utf-8")
-    assert text == pages.render(), "python -m vllm_adapter_conformance.pages > docs/rules.md"
+    assert text == pages.render(), "python -m vllm_adapter_conformance.cli.pages > docs/rules.md"
 
 
 def test_every_rule_has_a_page():

@@ -14,7 +14,7 @@ def nothing_runs(monkeypatch):
     def fails(*args, **kwargs):
         raise AssertionError("the run was started")
 
-    monkeypatch.setattr("vllm_adapter_conformance.runner.subprocess.Popen", fails)
+    monkeypatch.setattr("vllm_adapter_conformance.run.runner.subprocess.Popen", fails)
 
 
 @pytest.mark.parametrize("name", ["folder", "notes.txt", "other.json", "notes.txt/x.json"])

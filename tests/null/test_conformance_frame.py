@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter_conformance import claims
-from vllm_adapter_conformance.certificate import canonical, digest
+from vllm_adapter_conformance.certificate import claims
+from vllm_adapter_conformance.certificate.document import canonical, digest
 
 pytestmark = pytest.mark.null
 
@@ -234,7 +234,7 @@ def test_the_plugin_is_inert_in_other_runs(site, tmp_path):
         "import sys\n"
         "def test_it(request):\n"
         "    assert request.config.getoption('--device') == 'tpu'\n"
-        "    assert 'vllm_adapter_conformance.plugin' in sys.modules\n"
+        "    assert 'vllm_adapter_conformance.run.plugin' in sys.modules\n"
         "    assert not {'torch', 'vllm_adapter.engine', 'vllm_adapter'} & set(sys.modules)\n",
         encoding="utf-8",
     )

@@ -15,11 +15,11 @@ from vllm_adapter.capability import load_capability
 from vllm_adapter.host.live import collect
 from vllm_adapter.manifest import read_manifest
 from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.execution import run_item
-from vllm_adapter_conformance.rules import l1_memory
-from vllm_adapter_conformance.suite import make_plan
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.plan.suite import make_plan
+from vllm_adapter_conformance.rules import l1_memory, registered
+from vllm_adapter_conformance.run.execution import run_item
 
 pytestmark = pytest.mark.null
 
@@ -82,7 +82,7 @@ def failing(target: Target, fault: str, monkeypatch, *, only: str = "L1.") -> di
     monkeypatch.setenv("FAULTY_RUNTIME", fault)
     monkeypatch.setenv("VA_FALLBACK", "error")
     bench, found = Bench(target), {}
-    for item in make_plan(target, "L1").items:
+    for item in make_plan(target, "L1", registered()).items:
         if item.rule.id.startswith(only) and item.rule.id not in found:
             result = run_item(bench, item)
             if result.outcome != "pass":
@@ -117,7 +117,7 @@ def test_a_leak_is_seen_while_another_part_of_the_process_gives_memory_back(targ
 
 HOLDS_FREE_MEMORY = """
 import ctypes
-from vllm_adapter_conformance.memory import held_by_process
+from vllm_adapter_conformance.rules._memory import held_by_process
 
 libc = ctypes.CDLL(None)
 libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: large pieces come from the heap, too
@@ -140,7 +140,8 @@ def test_a_leak_is_seen_where_the_allocator_holds_much_free_memory():
 
 
 def test_every_rule_sees_some_fault(target):
-    rules = {item.rule.id for item in make_plan(target, "L1").items if item.rule.level == "L1"}
+    items = make_plan(target, "L1", registered()).items
+    rules = {item.rule.id for item in items if item.rule.level == "L1"}
     assert rules == set(SEEN_BY.values())
 
 
@@ -158,7 +159,7 @@ def test_a_missing_copy_back_is_named(target, monkeypatch):
 
 
 def test_the_seed_changes_the_bytes(target):
-    from vllm_adapter_conformance.memory import pattern
+    from vllm_adapter_conformance.rules._memory import pattern
 
     one, two = (Bench(dataclasses.replace(target, seed=seed)) for seed in (1, 2))
     assert pattern(one, 64) == pattern(one, 64) != pattern(two, 64)

@@ -16,13 +16,14 @@ from zoo import descriptor, target_of
 
 from vllm_adapter.errors import InputError
 from vllm_adapter.records import Status
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.execution import run_item
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared
+from vllm_adapter_conformance.plan.suite import Item
+from vllm_adapter_conformance.plan.vllm_installed import need_platform
+from vllm_adapter_conformance.rules import registered
+from vllm_adapter_conformance.run.execution import run_item
 from vllm_adapter_conformance.serving import guard, jobs, models
 from vllm_adapter_conformance.serving.compare import FAR, same_answers, same_tokens, same_vectors
-from vllm_adapter_conformance.serving.installed import need_platform
-from vllm_adapter_conformance.suite import Item, registered
 
 pytestmark = pytest.mark.null
 

@@ -14,9 +14,9 @@ from vllm_adapter.errors import AdapterError, InputError
 from vllm_adapter.manifest import read_manifest
 from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.settings import Settings
-from vllm_adapter_conformance.certificate import digest
-from vllm_adapter_conformance.emulation import Emulator, emulated_record, emulator_of
-from vllm_adapter_conformance.verification import faults, notes
+from vllm_adapter_conformance.base.emulation import Emulator, emulated_record, emulator_of
+from vllm_adapter_conformance.certificate.document import digest
+from vllm_adapter_conformance.certificate.verification import faults, notes
 
 pytestmark = pytest.mark.sim
 

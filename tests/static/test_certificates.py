@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter_conformance.verification import faults, load
+from vllm_adapter_conformance.certificate.verification import faults, load
 
 pytestmark = pytest.mark.static
 

@@ -12,12 +12,13 @@ from vllm_adapter.errors import ManifestError
 from vllm_adapter.host.facts import HostFacts, TorchBuild
 from vllm_adapter.manifest import read_manifest
 from vllm_adapter.records import AdapterRecord
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.execution import run_item
-from vllm_adapter_conformance.outcome import blocker
-from vllm_adapter_conformance.rule import NotDeclared
-from vllm_adapter_conformance.suite import make_plan
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import NotDeclared
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.judge.outcome import blocker
+from vllm_adapter_conformance.plan.suite import make_plan
+from vllm_adapter_conformance.rules import registered
+from vllm_adapter_conformance.run.execution import run_item
 
 pytestmark = pytest.mark.static
 
@@ -114,7 +115,7 @@ def package(tmp_path, monkeypatch):
 
 def failing(target: Target) -> dict[str, str]:
     """What each rule that fails saw first; what is blocked is left out, as in a real run."""
-    plan, bench, results, found = make_plan(target, "L0"), Bench(target), {}, {}
+    plan, bench, results, found = make_plan(target, "L0", registered()), Bench(target), {}, {}
     for item in plan.items:
         if blocker(item.rule, plan, results) is None:
             results[item.id] = run_item(bench, item)
@@ -363,7 +364,7 @@ def test_each_fault_is_seen_by_its_rule(package, fault):
 
 
 def test_every_rule_sees_some_fault(package):
-    rules = {rule.id for rule in make_plan(package.install(), "L0").rules}
+    rules = {rule.id for rule in make_plan(package.install(), "L0", registered()).rules}
     assert rules == {rule for _, rule, _ in FAULTS.values()}
 
 
@@ -384,7 +385,7 @@ def test_implementations_that_agree(package):
 def test_implementations_wait_for_torch(package):
     package.files |= {"plugin.py": GIVES, "kernels.py": MARKED}
     package.torch = None
-    plan = make_plan(package.install(), "L0")
+    plan = make_plan(package.install(), "L0", registered())
     assert plan.not_declared["L0.package.implementations"] == [
         NotDeclared("plug-in", "/plugin", "torch is not installed here")
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from vllm_adapter.capability import parse_capability
 from vllm_adapter.cli.main import main
-from vllm_adapter_conformance.model_shape import ModelShape, model_shape
+from vllm_adapter_conformance.models.shape import ModelShape, model_shape
 
 pytestmark = pytest.mark.static
 

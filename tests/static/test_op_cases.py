@@ -10,8 +10,9 @@ import pytest
 from vllm_adapter.capability import parse_capability
 from vllm_adapter.decision import Reject
 from vllm_adapter.operators import DTYPES, OPERATORS
-from vllm_adapter_conformance.decoder_shape import DecoderShape, decoder_shape
-from vllm_adapter_conformance.op_cases import (
+from vllm_adapter_conformance.base.rule import Case, NotDeclared
+from vllm_adapter_conformance.models.decoder_shape import DecoderShape, decoder_shape
+from vllm_adapter_conformance.ops.cases import (
     base_cases,
     direct_case,
     operator_cases,
@@ -19,7 +20,6 @@ from vllm_adapter_conformance.op_cases import (
     values,
     variations,
 )
-from vllm_adapter_conformance.rule import Case, NotDeclared
 
 pytestmark = pytest.mark.static
 
@@ -181,7 +181,7 @@ def test_making_cases_imports_no_torch():
     script = (
         "import sys\n"
         "from vllm_adapter_conformance.rules import register_all\n"
-        "import vllm_adapter_conformance.op_cases\n"
+        "import vllm_adapter_conformance.ops.cases\n"
         "register_all()\n"
         "print('torch' in sys.modules)"
     )

@@ -18,18 +18,19 @@ from vllm_adapter.host.report import read_report
 from vllm_adapter.manifest import read_manifest
 from vllm_adapter.recognition import recognise
 from vllm_adapter.records import AdapterRecord
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.boxes import boxes
-from vllm_adapter_conformance.execution import run_item
-from vllm_adapter_conformance.rule import NotDeclared
-from vllm_adapter_conformance.suite import make_plan
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import NotDeclared
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.plan.suite import make_plan
+from vllm_adapter_conformance.rules import registered
+from vllm_adapter_conformance.rules._boxes import boxes
+from vllm_adapter_conformance.run.execution import run_item
 
 pytestmark = pytest.mark.static
 
 RULE = "L0.probe.boxes"
 REPORTS = Path(__file__).parents[1] / "data/reports"
-SUITE = Path(__file__).parents[2] / "conformance/src/vllm_adapter_conformance/boxes.json"
+SUITE = Path(__file__).parents[2] / "conformance/src/vllm_adapter_conformance/rules/boxes.json"
 ADAPTERS = Path(__file__).parents[2] / "adapters"
 DEVICES = json.loads((REPORTS / "devices.json").read_text(encoding="utf-8"))
 NAMES = ("cuda", "rocm", "xpu", "ascend", "gaudi", "musa", "mlu", "biren")
@@ -92,7 +93,7 @@ def test_our_adapters_pass(name):
 
 
 def outcomes(target):
-    plan, bench = make_plan(target, "L0"), Bench(target)
+    plan, bench = make_plan(target, "L0", registered()), Bench(target)
     return {item.id: run_item(bench, item) for item in plan.of_rule(RULE)}
 
 
@@ -210,7 +211,7 @@ def test_a_second_adapter_of_a_vendor_may_claim_its_boxes(tmp_path, monkeypatch)
 
 def test_kernels_and_the_host_s_cpu_are_not_asked(tmp_path, monkeypatch):
     target = made("kernels", {"vendor": "X"}, None, tmp_path, monkeypatch)
-    plan = make_plan(target, "L0")
+    plan = make_plan(target, "L0", registered())
     assert plan.of_rule(RULE) == []
     assert plan.not_declared[RULE] == [
         NotDeclared("boxes", "/match", "the adapter brings no device")

@@ -1,6 +1,6 @@
 """A pytest plugin for tests: cases of L1 may take two seconds."""
 
-from vllm_adapter_conformance.suite import registered
+from vllm_adapter_conformance.rules import registered
 
 for rule in registered().values():
     if rule.level == "L1" and rule.id != "L1.device.open":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_adapter_conformance.suite import registered
+from vllm_adapter_conformance.rules import registered
 
 object.__setattr__(
     registered()["L0.manifest.name"], "check", lambda bench, case: pytest.skip("not today")

@@ -17,7 +17,7 @@ CASES = ("L4.counters[qwen3]", "L4.tokens[qwen3]")
 SERVER = "L4.embeddings_server"
 SUITE = (
     *("-m", "pytest", "--pyargs", "vllm_adapter_conformance", "--noconftest", "-q"),
-    *("-p", "no:cacheprovider", "-p", "xdist.plugin", "-p", "vllm_adapter_conformance.plugin"),
+    *("-p", "no:cacheprovider", "-p", "xdist.plugin", "-p", "vllm_adapter_conformance.run.plugin"),
 )
 
 

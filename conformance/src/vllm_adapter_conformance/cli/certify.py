@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_adapter_conformance.rule import LEVELS
+from vllm_adapter_conformance.base.rule import LEVELS
 
 if TYPE_CHECKING:
-    from vllm_adapter_conformance.journal import Event
-    from vllm_adapter_conformance.outcome import Result
+    from vllm_adapter_conformance.judge.journal import Event
+    from vllm_adapter_conformance.judge.outcome import Result
 
 HELP: Final = "certify an adapter: run the conformance suite, write a certificate"
 EXAMPLE: Final = """\
@@ -53,12 +53,12 @@ def run(args: argparse.Namespace) -> int:
     """0 if the level is reached."""
     from vllm_adapter.before_start import look_at
     from vllm_adapter.cli.output import emit_json, warn
-    from vllm_adapter_conformance.reproduce import write_all
-    from vllm_adapter_conformance.runner import Order, run_suite
-    from vllm_adapter_conformance.target import aim
+    from vllm_adapter_conformance.plan.find_target import find_target
+    from vllm_adapter_conformance.run.reproduce import write_all
+    from vllm_adapter_conformance.run.runner import Order, run_suite
 
     # Asked first, so that what is missing is a sentence of ours and not of pytest.
-    aim(args.name, args.level, device=args.device, seed=args.seed, emulate=args.emulate)
+    find_target(args.name, args.level, device=args.device, seed=args.seed, emulate=args.emulate)
     if args.level != "L0" and args.emulate is None:  # which open no device of the machine
         look_at(args.name, args.device, warn)
     kind = "" if args.emulate is None else "-emulated"
@@ -124,7 +124,7 @@ def _report(
     file: Path,
 ) -> None:
     from vllm_adapter.cli.output import clean, colour
-    from vllm_adapter_conformance.words import failure_lines
+    from vllm_adapter_conformance.judge.words import failure_lines
 
     device = certificate["device"]
     where = f"seed {certificate['seed']}"

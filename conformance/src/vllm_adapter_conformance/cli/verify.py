@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 if nothing is wrong with it."""
     from vllm_adapter.cli.output import clean, colour, emit_json
-    from vllm_adapter_conformance import claims, verification
+    from vllm_adapter_conformance.certificate import claims, verification
 
     if args.replay < 0:
         raise InputError("--replay takes a number from zero up", hint="try --replay 5")
@@ -82,8 +82,8 @@ def _replay(
     """Items that were run again: the certificate's outcome, and the present one."""
     import secrets
 
-    from vllm_adapter_conformance.runner import Order, run_suite
-    from vllm_adapter_conformance.target import aim
+    from vllm_adapter_conformance.plan.find_target import find_target
+    from vllm_adapter_conformance.run.runner import Order, run_suite
 
     level, name = document["level_asked"], document["adapter"]["name"]
     run_before = {
@@ -94,7 +94,7 @@ def _replay(
     }
     # Not the certificate's seed: its author must not know which cases will be drawn.
     drawn = secrets.SystemRandom().sample(sorted(run_before), min(count, len(run_before)))
-    aim(name, level, device=device, seed=document["seed"])
+    find_target(name, level, device=device, seed=document["seed"])
     order = Order(name, level, device, document["seed"], cases=drawn)
     results = run_suite(order, lambda event: None).results
     return {id: (run_before[id], results[id].outcome if id in results else None) for id in drawn}

@@ -11,9 +11,9 @@ from vllm_adapter.capability import load_capability
 from vllm_adapter.decision import LIBRARY, library_fault
 from vllm_adapter.errors import CapabilityError
 from vllm_adapter.paths import look
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
 
 SECTIONS: Final = ("compute_units", "memory", "dma", "execution", "numerics", "kv")
 """The sections that hold figures."""

@@ -9,10 +9,10 @@ from typing import Final
 
 from vllm_adapter.capability import Capability, load_capability
 from vllm_adapter.errors import CapabilityError
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules.l0_descriptor import SECTIONS, descriptor_files, figures
-from vllm_adapter_conformance.target import Target
 
 ASSUMED_SHARE: Final = 0.2
 """The greatest share of a descriptor's figures that may be assumed."""

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from vllm_adapter.contract.hooks import not_called, only_not_called
 from vllm_adapter.paths import may_implement
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.inspection import inspect
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, once, rule
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, once, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.rules._inspection import inspect
 
 NO_PLUGIN: Final = "the manifest names no plug-in"
 _LIBRARY: Final = re.compile(

@@ -10,12 +10,12 @@ from vllm_adapter.host.match import match
 from vllm_adapter.known_vendors import VENDORS
 from vllm_adapter.manifest import Manifest
 from vllm_adapter.recognition import recognise
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.boxes import Box, boxes
-from vllm_adapter_conformance.inspection import inspect
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.rules._boxes import Box, boxes
+from vllm_adapter_conformance.rules._inspection import inspect
 from vllm_adapter_conformance.rules.l0_hardware import no_accelerator
-from vllm_adapter_conformance.target import Target
 
 OWN: Final = "own"
 _WHY: Final = (

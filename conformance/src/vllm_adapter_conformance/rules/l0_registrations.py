@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.rule import Case, Failure, Observation, once, rule
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, Observation, once, rule
 from vllm_adapter_conformance.rules.l0_package import package
 
 NAMESPACE: Final = "vllm_adapter"

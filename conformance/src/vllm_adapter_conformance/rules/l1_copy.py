@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.errors import DeviceError, OutOfBounds
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.memory import (
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, NotDeclared, Observation, once, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.rules._memory import (
     MIB,
     allocated,
     expect_bytes,
@@ -18,8 +20,6 @@ from vllm_adapter_conformance.memory import (
     read,
     write,
 )
-from vllm_adapter_conformance.rule import Case, NotDeclared, Observation, once, rule
-from vllm_adapter_conformance.target import Target
 
 SIZES: Final = (1, 4095, 4096, 4097, MIB + 3)
 OFFSETS: Final = ((0, 1), (1, 63), (63, 65), (64, 4096), (4095, 2), (8191, 1))

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.errors import DeviceError, NoSuchDevice
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.memory import (
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, once, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.rules._memory import (
     allocated,
     expect_bytes,
     expect_error,
@@ -17,8 +19,6 @@ from vllm_adapter_conformance.memory import (
     read,
     write,
 )
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, once, rule
-from vllm_adapter_conformance.target import Target
 
 THREADS: Final = 2
 ROUNDS: Final = 25

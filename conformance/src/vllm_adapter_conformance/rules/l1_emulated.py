@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.memory import allocated, index, pattern, read
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.rules._memory import allocated, index, pattern, read
 from vllm_adapter_conformance.rules.l1_stream import BULK, emptied, has_streams, pinned
-from vllm_adapter_conformance.target import Target
 
 TRIES: Final = 5
 FRESH: Final = 65536

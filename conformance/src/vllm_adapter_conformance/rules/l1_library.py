@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.errors import DeviceError, OutOfMemory
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.memory import MIB, allocated, expect_error, index
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.rules._memory import MIB, allocated, expect_error, index
 
 if TYPE_CHECKING:
     from vllm_adapter.clib.library import Library

@@ -10,8 +10,10 @@ from contextlib import ExitStack
 from typing import Final
 
 from vllm_adapter.errors import AllocationFreed, DeviceError, OutOfMemory
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.memory import (
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, once, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.rules._memory import (
     MIB,
     allocated,
     expect_bytes,
@@ -22,8 +24,6 @@ from vllm_adapter_conformance.memory import (
     read,
     write,
 )
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, once, rule
-from vllm_adapter_conformance.target import Target
 
 ALIGNMENTS: Final = tuple(1 << power for power in range(13))
 ODD_SIZES: Final = (1, 3, 65, 4095, 17)

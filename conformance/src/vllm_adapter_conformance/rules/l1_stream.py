@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.memory import (
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.rules._memory import (
     HOST_POISON,
     MIB,
     allocated,
@@ -16,8 +18,6 @@ from vllm_adapter_conformance.memory import (
     poison,
     write,
 )
-from vllm_adapter_conformance.rule import Case, NotDeclared, Observation, rule
-from vllm_adapter_conformance.target import Target
 
 BULK: Final = 16 * MIB
 ROUNDS: Final = 4

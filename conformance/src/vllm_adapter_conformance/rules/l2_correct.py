@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.operators import OPERATORS
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.op_cases import declared, operator_cases
-from vllm_adapter_conformance.rule import Case, Cases, NotDeclared, Observation, rule
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Cases, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.ops.cases import declared, operator_cases
 
 _BREAKS: Final = {
     "linear": "Every projection of a model is a linear: each token is computed from wrong "
@@ -36,7 +36,7 @@ _BREAKS: Final = {
 _MEND: Final = (
     "The failure names the worst element, both values, the sample and the facts of the case. "
     "Compare there with the float64 reference in the operator's file in "
-    "vllm_adapter.engine.ops.catalog. If the kernel cannot serve the case, narrow `dtypes` or "
+    "vllm_adapter_conformance.ops.trials. If the kernel cannot serve the case, narrow `dtypes` or "
     "`limits` of its entry: an undeclared case is refused, which is honest. The error budget is "
     "the suite's: rounding of the result and one intermediate to the dtype, accumulation in "
     "float32."
@@ -52,13 +52,13 @@ def _cases(op: str) -> Cases:
 
 def _check(bench: Bench, case: Case) -> Observation:
     from vllm_adapter.engine.ops.catalog import SPECS
-    from vllm_adapter_conformance import op_runs
+    from vllm_adapter_conformance.ops import runs
 
     op, facts = case.params["op"], dict(case.params["facts"])
-    binding = op_runs.bind_declared(bench, op, facts)
+    binding = runs.bind_declared(bench, op, facts)
     shares = [
-        op_runs.judge(bench, op_runs.bound_call(bench, binding, sample), binding.run, facts)
-        for sample in op_runs.samples(SPECS[op], facts, bench)
+        runs.judge(bench, runs.bound_call(bench, binding, sample), binding.run, facts)
+        for sample in runs.samples(SPECS[op], facts, bench)
     ]
     return Observation(max(shares), f"{len(shares)} samples on {', '.join(binding.providers)}")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from vllm_adapter.operators import CORE_OPERATORS, DTYPES
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.op_cases import base_cases, declared
-from vllm_adapter_conformance.rule import Case, Failure, Observation, once, rule
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, Observation, once, rule
+from vllm_adapter_conformance.ops.cases import base_cases, declared
 
 
 @rule(

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.operators import OPERATORS
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.op_cases import base_cases, declared
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.ops.cases import base_cases, declared
 
 if TYPE_CHECKING:
     import torch
@@ -43,15 +43,15 @@ def _cases(target: Target) -> Iterator[Case | NotDeclared]:
 def check(bench: Bench, case: Case) -> Observation:
     """Runs every sample several times from equal fresh arguments."""
     from vllm_adapter.engine.ops.catalog import SPECS
-    from vllm_adapter_conformance import op_runs
+    from vllm_adapter_conformance.ops import runs
 
     op, facts = case.params["op"], dict(case.params["facts"])
-    binding = op_runs.bind_declared(bench, op, facts)
-    for sample in op_runs.samples(SPECS[op], facts, bench):
+    binding = runs.bind_declared(bench, op, facts)
+    for sample in runs.samples(SPECS[op], facts, bench):
         first: list[torch.Tensor] = []
         for number in range(RUNS):
-            call = op_runs.bound_call(bench, binding, sample)
-            results = op_runs.as_tuple(binding.run(*call.args))
+            call = runs.bound_call(bench, binding, sample)
+            results = runs.as_tuple(binding.run(*call.args))
             outputs = [*results, *call.mutated]
             first = first or outputs
             where = f"sample {sample.name!r}; {case.id}; seed {bench.target.seed}"
@@ -62,7 +62,7 @@ def check(bench: Bench, case: Case) -> Observation:
                         f"run {number} gives the memory that run 0 gave, which is still in use",
                         detail=where,
                     )
-                if not op_runs.same_bits(one, other):
+                if not runs.same_bits(one, other):
                     raise Failure(
                         f"{op}: equal bits from equal input",
                         f"run {number} differs from run 0",

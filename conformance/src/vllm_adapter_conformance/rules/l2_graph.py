@@ -9,11 +9,11 @@ from typing import Final
 
 from vllm_adapter.decision import Reject
 from vllm_adapter.operators import DTYPES
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.decoder_shape import KV_HEADS, DecoderShape, decoder_shape
-from vllm_adapter_conformance.op_cases import declared
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.models.decoder_shape import KV_HEADS, DecoderShape, decoder_shape
+from vllm_adapter_conformance.ops.cases import declared
 
 CONTEXTS: Final = ((5, 2), (6, 3), (7, 4), (8, 5))
 """Tokens of two sequences after a prefill, then after each decode step."""
@@ -44,10 +44,10 @@ def check(bench: Bench, case: Case) -> Observation:
     """Prefill and several decode steps, eager and compiled, over caches of their own."""
     import torch
 
-    from vllm_adapter.engine.ops.draw import Draw
     from vllm_adapter.engine.ops.step import make_step
-    from vllm_adapter_conformance.compiling import compiled, distance
-    from vllm_adapter_conformance.decoder import LAYERS, Decoder
+    from vllm_adapter_conformance.models.decoder import LAYERS, Decoder
+    from vllm_adapter_conformance.ops.compiling import compiled, distance
+    from vllm_adapter_conformance.ops.draw import Draw
 
     shape = DecoderShape(**case.params)
     dtype = getattr(torch, shape.dtype)

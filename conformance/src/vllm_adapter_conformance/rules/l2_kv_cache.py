@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.operators import DTYPES, OPERATORS
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.op_cases import (
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.ops.cases import (
     Facts,
     OpFacts,
     base_cases,
@@ -15,15 +17,13 @@ from vllm_adapter_conformance.op_cases import (
     refusal,
     variations,
 )
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
-from vllm_adapter_conformance.target import Target
 
 if TYPE_CHECKING:
     import torch
 
     from vllm_adapter.engine.kv_cache import BlockTable, PagedKVCache
     from vllm_adapter.engine.ops.bind import Binding
-    from vllm_adapter.engine.ops.draw import Draw
+    from vllm_adapter_conformance.ops.draw import Draw
 
 KV_HEADS: Final = 2
 
@@ -90,8 +90,8 @@ class _Rounds:
         import torch
 
         from vllm_adapter.engine.kv_cache import BlockSize, PagedKVCache
-        from vllm_adapter.engine.ops.draw import Draw
-        from vllm_adapter_conformance import op_runs
+        from vllm_adapter_conformance.ops import runs
+        from vllm_adapter_conformance.ops.draw import Draw
 
         self.bench, self.facts = bench, attend
         self.dtype: torch.dtype = getattr(torch, str(attend["dtype"]))
@@ -109,8 +109,8 @@ class _Rounds:
         )
         for tensor in self.cache.layers[0]:
             tensor.fill_(torch.nan)
-        self.writer: Binding = op_runs.bind_declared(bench, "reshape_and_cache", write)
-        self.reader: Binding = op_runs.bind_declared(bench, "paged_attention", attend)
+        self.writer: Binding = runs.bind_declared(bench, "reshape_and_cache", write)
+        self.reader: Binding = runs.bind_declared(bench, "paged_attention", attend)
         self.draw: Draw = Draw(bench.target.seed, "kv_cache")
         self.history: dict[int, list[torch.Tensor]] = {}
         self.tables: dict[int, BlockTable] = {}
@@ -169,13 +169,13 @@ class _Rounds:
         """Holds one sequence's rows against attention over its history in one long block."""
         import torch
 
-        from vllm_adapter.engine.ops.catalog import SPECS
-        from vllm_adapter_conformance.tolerance import compare
+        from vllm_adapter_conformance.ops.tolerance import compare
+        from vllm_adapter_conformance.ops.trials import TRIALS
 
-        spec = SPECS["paged_attention"]
+        trial = TRIALS["paged_attention"]
         lengths = (torch.tensor([past.shape[1]]), torch.tensor([0, query.shape[0]]))
         options = (int(self.facts["window"]), float(self.facts["soft_cap"]), 0)
-        (want,) = spec.reference(
+        (want,) = trial.reference(
             query.double(),
             *past.double()[:, None],
             torch.zeros(1, 1, dtype=torch.int32),
@@ -183,7 +183,7 @@ class _Rounds:
             self.cache.size.head_size**-0.5,
             *options,
         )
-        seen = compare(got, want, spec.terms(self.facts))
+        seen = compare(got, want, trial.terms(self.facts))
         self.worst = max(self.worst, seen.share)
         if seen.share > 1:
             raise Failure(

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.operators import OPERATORS
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.memory import held_by_process
-from vllm_adapter_conformance.op_cases import (
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.ops.cases import (
     Facts,
     OpFacts,
     base_cases,
@@ -18,12 +19,11 @@ from vllm_adapter_conformance.op_cases import (
     refusal,
     values,
 )
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.rules._memory import held_by_process
 
 if TYPE_CHECKING:
     from vllm_adapter.engine.ops.bind import Binding
-    from vllm_adapter_conformance.op_runs import Call
+    from vllm_adapter_conformance.ops.runs import Call
 
 GOAL_BYTES: Final = 16 << 20
 """The calls of one case write about so much: more than the noise of a process."""
@@ -64,13 +64,13 @@ def _large(target: Target, base: OpFacts) -> Facts:
 def check(bench: Bench, case: Case) -> Observation:
     """Measures after a warm-up and again after calls that write `GOAL_BYTES`."""
     from vllm_adapter.engine.ops.catalog import SPECS
-    from vllm_adapter_conformance import op_runs
+    from vllm_adapter_conformance.ops import runs
 
     op, facts = case.params["op"], dict(case.params["facts"])
-    binding = op_runs.bind_declared(bench, op, facts)
-    samples = op_runs.samples(SPECS[op], facts, bench)
-    sample = max(samples, key=lambda s: op_runs.make_call(bench, SPECS[op], s).written)
-    call = op_runs.bound_call(bench, binding, sample)
+    binding = runs.bind_declared(bench, op, facts)
+    samples = runs.samples(SPECS[op], facts, bench)
+    sample = max(samples, key=lambda s: runs.make_call(bench, SPECS[op], s).written)
+    call = runs.bound_call(bench, binding, sample)
     calls = min(MAX_CALLS, max(MIN_CALLS, math.ceil(GOAL_BYTES / max(1, call.written))))
     _repeat(bench, binding, call, max(MIN_CALLS, calls // 4))
     before = _usage(bench)

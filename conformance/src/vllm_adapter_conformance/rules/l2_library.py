@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter.operators import DTYPES, OPERATORS
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.op_cases import OpFacts, base_cases, declared
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.ops.cases import OpFacts, base_cases, declared
 
 if TYPE_CHECKING:
     from vllm_adapter.engine.ops.clib import LibraryOperators
-    from vllm_adapter.engine.ops.spec import Sample
+    from vllm_adapter_conformance.ops.trial import Sample
 
 NO_ENTRY = "no entry names a function of a C library"
 
@@ -82,23 +82,23 @@ def _refusal(bench: Bench, served: LibraryOperators, base: OpFacts, dtype: str) 
     import torch
 
     from vllm_adapter.engine.ops.catalog import SPECS
-    from vllm_adapter_conformance import op_runs
+    from vllm_adapter_conformance.ops import runs
 
     facts = {**base.facts, "dtype": dtype}
-    sample: Sample = op_runs.samples(SPECS[base.op], facts, bench)[0]
+    sample: Sample = runs.samples(SPECS[base.op], facts, bench)[0]
     try:
-        call = op_runs.make_call(bench, SPECS[base.op], sample)
+        call = runs.make_call(bench, SPECS[base.op], sample)
     except (RuntimeError, torch.OutOfMemoryError) as error:
         return f"the device cannot hold it: {error}"
     arguments: list[Any] = list(call.args)
     if OPERATORS[base.op].planned:
         arguments[-1] = None
     try:
-        results = op_runs.as_tuple(served.kernel(base.op)(*arguments))
+        results = runs.as_tuple(served.kernel(base.op)(*arguments))
         bench.runtime.synchronize_stream(bench.opened.record.index)
     except VllmAdapterError as error:
         return error.message
-    op_runs.judge_results(bench, call, results, facts)
+    runs.judge_results(bench, call, results, facts)
     return None
 
 

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from vllm_adapter.capability import Capability
 from vllm_adapter.decision import Accept
 from vllm_adapter.operators import OPERATORS
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.op_cases import (
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.ops.cases import (
     OpFacts,
     base_cases,
     decisions,
     declared,
     direct_case,
 )
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
-from vllm_adapter_conformance.target import Target
 
 
 def _cases(target: Target) -> Iterator[Case | NotDeclared]:
@@ -69,19 +69,19 @@ def check(bench: Bench, case: Case) -> Observation:
     import torch
 
     from vllm_adapter.engine.ops.catalog import SPECS
-    from vllm_adapter_conformance import op_runs
+    from vllm_adapter_conformance.ops import runs
 
     op, facts = case.params["op"], dict(case.params["facts"])
-    binding = op_runs.bind_declared(bench, op, facts)
+    binding = runs.bind_declared(bench, op, facts)
     default = getattr(torch.ops.vllm_adapter, op).default
-    samples = op_runs.samples(SPECS[op], facts, bench)
+    samples = runs.samples(SPECS[op], facts, bench)
     views = [s for s in samples[1:] if "views" in s.name or "strided" in s.name]
     for sample in [samples[0], *views]:
-        with op_runs.strict_policy():
+        with runs.strict_policy():
             if case.params["default"]:
-                overload, call = default, op_runs.make_call(bench, SPECS[op], sample)
+                overload, call = default, runs.make_call(bench, SPECS[op], sample)
             else:
-                overload, call = binding.run, op_runs.bound_call(bench, binding, sample)
+                overload, call = binding.run, runs.bound_call(bench, binding, sample)
             try:
                 torch.library.opcheck(overload, tuple(call.args))
             except Exception as error:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_adapter.errors import UnsupportedCase
 from vllm_adapter.operators import OPERATORS
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.op_cases import (
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.ops.cases import (
     OpFacts,
     base_cases,
     declared,
     direct_case,
     undeclared,
 )
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
-from vllm_adapter_conformance.target import Target
 
 if TYPE_CHECKING:
-    from vllm_adapter_conformance.op_runs import Call, Fn
+    from vllm_adapter_conformance.ops.runs import Call, Fn
 
 
 def _cases(target: Target) -> Iterator[Case | NotDeclared]:
@@ -44,13 +44,13 @@ def check(bench: Bench, case: Case) -> Observation:
     """Calls the packet with a declared case, if any, and with one that is refused."""
     import torch
 
-    from vllm_adapter_conformance import op_runs
+    from vllm_adapter_conformance.ops import runs
 
     op, facts = case.params["op"], case.params["facts"]
     capability = declared(bench.target)
     bench.opened  # noqa: B018 - puts the adapter in use, which the default asks
     packet = getattr(torch.ops.vllm_adapter, op)
-    with op_runs.strict_policy():
+    with runs.strict_policy():
         share = _served(bench, op, dict(facts), packet) if facts else None
         refused = undeclared(capability, op)[-1:] if facts else base_cases(capability, op)[:1]
         for one in refused or undeclared(capability, op)[-1:]:
@@ -60,17 +60,17 @@ def check(bench: Bench, case: Case) -> Observation:
 
 def _served(bench: Bench, op: str, facts: dict[str, Any], packet: Fn) -> float:
     from vllm_adapter.engine.ops.catalog import SPECS
-    from vllm_adapter_conformance import op_runs
-    from vllm_adapter_conformance.compiling import compiled, dispatched
+    from vllm_adapter_conformance.ops import runs
+    from vllm_adapter_conformance.ops.compiling import compiled, dispatched
 
-    sample = op_runs.samples(SPECS[op], facts, bench)[0]
-    call = op_runs.make_call(bench, SPECS[op], sample)
+    sample = runs.samples(SPECS[op], facts, bench)[0]
+    call = runs.make_call(bench, SPECS[op], sample)
     with dispatched() as names:
-        eager = op_runs.judge(bench, call, packet, facts)
+        eager = runs.judge(bench, call, packet, facts)
     _only_default(op, names, "eager")
-    again = op_runs.make_call(bench, SPECS[op], sample)
+    again = runs.make_call(bench, SPECS[op], sample)
     run, graphs = compiled(packet)
-    traced = op_runs.judge(bench, again, run, facts)
+    traced = runs.judge(bench, again, run, facts)
     _only_default(op, graphs.operators(), "compiled")
     return max(eager, traced)
 
@@ -83,11 +83,11 @@ def _only_default(op: str, names: list[str], how: str) -> None:
 
 def _refused(bench: Bench, refused: OpFacts, packet: Fn) -> None:
     from vllm_adapter.engine.ops.catalog import SPECS
-    from vllm_adapter_conformance import op_runs
-    from vllm_adapter_conformance.compiling import compiled
+    from vllm_adapter_conformance.ops import runs
+    from vllm_adapter_conformance.ops.compiling import compiled
 
-    sample = op_runs.samples(SPECS[refused.op], refused.facts, bench)[0]
-    call = op_runs.make_call(bench, SPECS[refused.op], sample)
+    sample = runs.samples(SPECS[refused.op], refused.facts, bench)[0]
+    call = runs.make_call(bench, SPECS[refused.op], sample)
     for how, run in (("eager", packet), ("compiled", compiled(packet)[0])):
         error = _error_of(run, call)
         # dynamo wraps what a fake raises, and keeps its name and text.

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_adapter.decision import Reject, decide, holds
 from vllm_adapter.errors import UnsupportedCase
 from vllm_adapter.operators import OPERATORS
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.op_cases import OpFacts, declared, undeclared
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.ops.cases import OpFacts, declared, undeclared
 
 if TYPE_CHECKING:
     from vllm_adapter.decision import OperatorEntry
-    from vllm_adapter.engine.ops.spec import Sample
+    from vllm_adapter_conformance.ops.trial import Sample
 
 SAMPLES: Final = 2
 """Samples for one undeclared case of one kernel: the suite tries many cases, not many shapes."""
@@ -85,7 +85,7 @@ def _kernels(target: Target) -> Iterator[Case | NotDeclared]:
 def check_direct(bench: Bench, case: Case) -> Observation:
     """Calls one kernel with every case that the adapter does not declare."""
     from vllm_adapter.engine.ops.catalog import SPECS
-    from vllm_adapter_conformance import op_runs
+    from vllm_adapter_conformance.ops import runs
 
     capability = declared(bench.target)
     op = case.params["op"]
@@ -93,7 +93,7 @@ def check_direct(bench: Bench, case: Case) -> Observation:
     raised = right = 0
     for refused in undeclared(capability, op):
         if isinstance(decide(OPERATORS[op], entry, refused.facts), Reject):
-            for sample in _suitable(op_runs.samples(SPECS[op], refused.facts, bench), entry):
+            for sample in _suitable(runs.samples(SPECS[op], refused.facts, bench), entry):
                 if _refuses(bench, entry, refused, sample):
                     raised += 1
                 else:
@@ -112,27 +112,27 @@ def _refuses(bench: Bench, entry: OperatorEntry, refused: OpFacts, sample: Sampl
     """True where the kernel raises, False where it is right; a Failure otherwise."""
     from vllm_adapter.engine.ops.catalog import SPECS
     from vllm_adapter.engine.ops.providers import load
-    from vllm_adapter_conformance import op_runs
+    from vllm_adapter_conformance.ops import runs
 
     assert entry.run is not None
     who = bench.target.record.name
-    call = op_runs.make_call(bench, SPECS[refused.op], sample)
+    call = runs.make_call(bench, SPECS[refused.op], sample)
     kernel = load(entry.run, who)
     try:
         if entry.prepare_weights:
-            at = op_runs.WEIGHTS[refused.op]
+            at = runs.WEIGHTS[refused.op]
             call.args[at] = load(entry.prepare_weights, who)(call.args[at])
         if OPERATORS[refused.op].planned:
             plan = load(entry.plan, who) if entry.plan else None
             assert sample.step is not None
             call.args[-1] = plan(sample.step(bench.device), None) if plan else None
-        results = op_runs.as_tuple(kernel(*call.args))
+        results = runs.as_tuple(kernel(*call.args))
         bench.runtime.synchronize_stream(bench.opened.record.index)
     except Exception as error:
         _check_alive(bench, f"{entry.run} refused {refused.op} {refused.id}", error)
         return True
     try:
-        op_runs.judge_results(bench, call, results, refused.facts)
+        runs.judge_results(bench, call, results, refused.facts)
     except Failure as failure:
         raise Failure(
             f"{entry.run} to raise for {refused.op} {refused.id}, or to be right",

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter.operators import OPERATORS
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.op_cases import base_cases, declared
-from vllm_adapter_conformance.rule import Case, Failure, Observation, once, rule
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, Observation, once, rule
+from vllm_adapter_conformance.ops.cases import base_cases, declared
 
 
 @rule(

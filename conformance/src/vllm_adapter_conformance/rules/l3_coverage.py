@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.model_shape import model_case, shape_of
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.models.shape import model_case, shape_of
 from vllm_adapter_conformance.rules.l1_library import library_of
-from vllm_adapter_conformance.target import Target
 
 if TYPE_CHECKING:
     from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
@@ -47,14 +47,14 @@ def check_step(bench: Bench, case: Case) -> Observation:
     import torch
 
     from vllm_adapter.engine.runtime.device_from_clib.enable import enabled
-    from vllm_adapter_conformance import tiny_models
+    from vllm_adapter_conformance.models import tiny
 
     library = library_of(bench)
     backend = enabled()
     assert backend is not None
-    model = tiny_models.plain(shape_of(case), bench.target.seed)
-    given = tiny_models.padded(bench.target.seed, left=True)
-    with tiny_models.adapted(bench, model) as mine, torch.no_grad():
+    model = tiny.plain(shape_of(case), bench.target.seed)
+    given = tiny.padded(bench.target.seed, left=True)
+    with tiny.adapted(bench, model) as mine, torch.no_grad():
         there: Any = {name: tensor.to(mine.device) for name, tensor in given.items()}
         backend.coverage.reset()
         with _refusals(backend) as refused:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.model_shape import model_case, shape_of
-from vllm_adapter_conformance.rule import Case, Cases, Failure, Observation, rule
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Cases, Failure, Observation, rule
+from vllm_adapter_conformance.models.shape import model_case, shape_of
 
 if TYPE_CHECKING:
     import torch
@@ -22,12 +22,12 @@ def _cases(kind: str) -> Cases:
 
 
 def _check(bench: Bench, case: Case) -> Observation:
-    from vllm_adapter_conformance import tiny_models
+    from vllm_adapter_conformance.models import tiny
 
     seed = bench.target.seed
-    model = tiny_models.plain(shape_of(case), seed)
-    given = tiny_models.padded(seed, left=True)
-    with tiny_models.adapted(bench, model) as mine:
+    model = tiny.plain(shape_of(case), seed)
+    given = tiny.padded(seed, left=True)
+    with tiny.adapted(bench, model) as mine:
         ours = _greedy(mine, given)
     want = _greedy(model, given)
     width = given["input_ids"].shape[1]

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from vllm_adapter.adapter import one_line
 from vllm_adapter.operators import DTYPES
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.model_shape import model_case, shape_of
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.models.shape import model_case, shape_of
 
 KINDS: Final = ("llama", "qwen3")
 
@@ -42,16 +42,16 @@ def check(bench: Bench, case: Case) -> Observation:
     import torch
 
     from vllm_adapter.engine.integrations.transformers.adapt import adapted_of
-    from vllm_adapter.engine.ops.draw import Draw
-    from vllm_adapter_conformance import tiny_models
-    from vllm_adapter_conformance.compiling import compiled, distance
+    from vllm_adapter_conformance.models import tiny
+    from vllm_adapter_conformance.ops.compiling import compiled, distance
+    from vllm_adapter_conformance.ops.draw import Draw
 
     shape, seed = shape_of(case), bench.target.seed
-    given = tiny_models.padded(seed, left=True)
+    given = tiny.padded(seed, left=True)
     rows, columns = given["input_ids"].shape
     draw = Draw(seed, "block")
     x = bench.put(draw.normal(rows, columns, shape.hidden, dtype=getattr(torch, shape.dtype)))
-    with tiny_models.adapted(bench, tiny_models.plain(shape, seed)) as mine:
+    with tiny.adapted(bench, tiny.plain(shape, seed)) as mine:
         block: Any = mine.model.layers[0]
         there = {name: tensor.to(bench.device) for name, tensor in given.items()}
         found = adapted_of(mine)

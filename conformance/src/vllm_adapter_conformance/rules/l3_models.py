@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.model_shape import VOCABULARY, model_cases, shape_of
-from vllm_adapter_conformance.rule import Case, Cases, Failure, Observation, rule
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Cases, Failure, Observation, rule
+from vllm_adapter_conformance.models.shape import VOCABULARY, model_cases, shape_of
 
 STEPS: Final = 4
 """Decode steps behind a prefill."""
@@ -26,18 +26,18 @@ def _cases(kind: str) -> Cases:
 
 
 def _check_decoder(bench: Bench, case: Case) -> Observation:
-    from vllm_adapter.engine.ops.draw import Draw
-    from vllm_adapter_conformance import tiny_models
+    from vllm_adapter_conformance.models import tiny
+    from vllm_adapter_conformance.ops.draw import Draw
 
     seed, shape = bench.target.seed, shape_of(case)
-    model = tiny_models.plain(shape, seed)
-    given = tiny_models.padded(seed, left=True)
-    more = Draw(seed, "more").integers(3, VOCABULARY, len(tiny_models.LENGTHS), STEPS)
-    with tiny_models.adapted(bench, model) as mine:
-        ours = tiny_models.logits(mine, given, more)
-    reference = tiny_models.logits(model, given, more)
-    truth = tiny_models.logits(model.double(), given, more)
-    return _judged(tiny_models.share(ours, reference, truth), "logits", case, bench)
+    model = tiny.plain(shape, seed)
+    given = tiny.padded(seed, left=True)
+    more = Draw(seed, "more").integers(3, VOCABULARY, len(tiny.LENGTHS), STEPS)
+    with tiny.adapted(bench, model) as mine:
+        ours = tiny.logits(mine, given, more)
+    reference = tiny.logits(model, given, more)
+    truth = tiny.logits(model.double(), given, more)
+    return _judged(tiny.share(ours, reference, truth), "logits", case, bench)
 
 
 for _kind, _name in _NAMES.items():
@@ -63,16 +63,16 @@ for _kind, _name in _NAMES.items():
 )
 def check_bert(bench: Bench, case: Case) -> Observation:
     """One batch of unequal rows."""
-    from vllm_adapter_conformance import tiny_models
+    from vllm_adapter_conformance.models import tiny
 
     seed, shape = bench.target.seed, shape_of(case)
-    model = tiny_models.plain(shape, seed)
-    given = tiny_models.padded(seed, left=False)
-    with tiny_models.adapted(bench, model) as mine:
-        ours = tiny_models.hidden_states(mine, given)
-    reference = tiny_models.hidden_states(model, given)
-    truth = tiny_models.hidden_states(model.double(), given)
-    return _judged(tiny_models.share(ours, reference, truth), "hidden states", case, bench)
+    model = tiny.plain(shape, seed)
+    given = tiny.padded(seed, left=False)
+    with tiny.adapted(bench, model) as mine:
+        ours = tiny.hidden_states(mine, given)
+    reference = tiny.hidden_states(model, given)
+    truth = tiny.hidden_states(model.double(), given)
+    return _judged(tiny.share(ours, reference, truth), "hidden states", case, bench)
 
 
 def _judged(share: float, what: str, case: Case, bench: Bench) -> Observation:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules.l4_server import CONCURRENT, calls_in, expect
 from vllm_adapter_conformance.serving.compare import same_vectors
 from vllm_adapter_conformance.serving.server import Server
 from vllm_adapter_conformance.serving.shape import DTYPE, one_case
-from vllm_adapter_conformance.target import Target
 
 _PATH: Final = "/v1/embeddings"
 Prompt = str | list[int]

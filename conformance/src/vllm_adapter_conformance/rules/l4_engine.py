@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.model_shape import shape_of
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.models.shape import shape_of
 from vllm_adapter_conformance.serving.compare import same_answers, same_vectors
 from vllm_adapter_conformance.serving.shape import DTYPE, KINDS, LOW, cases_of, one_case
-from vllm_adapter_conformance.target import Target
 
 COUNTERS: Final = "L4.counters"
 TOKENS: Final = "L4.tokens"
@@ -191,7 +191,7 @@ def check_low(bench: Bench, case: Case) -> Observation:
     """Every token of four rows."""
     import torch
 
-    from vllm_adapter_conformance import tiny_models
+    from vllm_adapter_conformance.models import tiny
 
     serving = bench.serving
     truth = torch.tensor(serving.step("plain", "qwen3", "score"))
@@ -202,10 +202,10 @@ def check_low(bench: Bench, case: Case) -> Observation:
     )
     if missing:
         raise Failure(f"calls of {', '.join(missing)} in bfloat16", "none")
-    share = tiny_models.share(ours, reference, truth)
+    share = tiny.share(ours, reference, truth)
     if share > 1:
         raise Failure(
-            f"log-probabilities within {tiny_models.TIMES:g} times plain vLLM's own distance "
+            f"log-probabilities within {tiny.TIMES:g} times plain vLLM's own distance "
             "from float32",
             f"{share:.3g} of that",
             share=share,

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from vllm_adapter_conformance.bench import Bench
-from vllm_adapter_conformance.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.serving.compare import same_tokens
 from vllm_adapter_conformance.serving.server import Server
 from vllm_adapter_conformance.serving.shape import DTYPE, one_case
-from vllm_adapter_conformance.target import Target
 
 CONCURRENT: Final = 64
 BUSY: Final = 1900

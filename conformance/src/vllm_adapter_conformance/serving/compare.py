@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from vllm_adapter_conformance.rule import Failure
+from vllm_adapter_conformance.base.rule import Failure
 
 TIE: Final = 1e-4
 """Logits of plain vLLM that are closer than this may change places."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.decision import Reject
-from vllm_adapter.engine.ops.draw import Draw
-from vllm_adapter_conformance.model_shape import VOCABULARY, ModelShape
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.models.shape import VOCABULARY, ModelShape
+from vllm_adapter_conformance.ops.draw import Draw
 from vllm_adapter_conformance.serving import models
 from vllm_adapter_conformance.serving.shape import KINDS, LOW, served
-from vllm_adapter_conformance.target import Target
 
 Prompts = list[list[int]]
 NEW: Final = 24

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter_conformance.model_shape import VOCABULARY, ModelShape
+from vllm_adapter_conformance.models.shape import VOCABULARY, ModelShape
 
 LONG: Final = 2048
 """Positions of the server's model, so that a request can last."""
@@ -22,12 +22,12 @@ def save(shape: ModelShape, seed: int, folder: Path, *, form: str) -> Path:
     `form`: generate; embed (its body); server; mixture (of experts, as wide as the model);
     experts, which is a mixture's configuration alone: it must be refused before weights are read.
     """
-    from vllm_adapter_conformance import tiny_models
+    from vllm_adapter_conformance.models import tiny
 
-    model = tiny_models.plain(shape, seed)
+    model = tiny.plain(shape, seed)
     if form in ("experts", "mixture"):
         config = _with_experts(model.config)
-        made = config if form == "experts" else tiny_models.drawn(config, seed)
+        made = config if form == "experts" else tiny.drawn(config, seed)
         made.save_pretrained(folder)
         return folder
     if form == "server":

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.files import write_atomic
-from vllm_adapter_conformance.model_shape import ModelShape
-from vllm_adapter_conformance.rule import Failure
+from vllm_adapter_conformance.base.rule import Failure
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.models.shape import ModelShape
 from vllm_adapter_conformance.serving import jobs, models
 from vllm_adapter_conformance.serving.process import Guarded, environment, outcome_of
 from vllm_adapter_conformance.serving.server import Server
 from vllm_adapter_conformance.serving.shape import served
-from vllm_adapter_conformance.target import Target
 
 PLAIN: Final = "plain"
 OURS: Final = "ours"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter_conformance.rule import Failure
+from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.serving.process import Guarded, environment
 
 HOST: Final = "127.0.0.1"

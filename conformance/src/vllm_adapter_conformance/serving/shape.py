@@ -7,10 +7,10 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from vllm_adapter.decision import Reject
-from vllm_adapter_conformance.model_shape import ModelShape, model_shape
-from vllm_adapter_conformance.op_cases import declared, refusal
-from vllm_adapter_conformance.rule import Case, Cases, NotDeclared
-from vllm_adapter_conformance.target import Target
+from vllm_adapter_conformance.base.rule import Case, Cases, NotDeclared
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.models.shape import ModelShape, model_shape
+from vllm_adapter_conformance.ops.cases import declared, refusal
 
 KINDS: Final = ("llama", "qwen3")
 DTYPE: Final = "float32"

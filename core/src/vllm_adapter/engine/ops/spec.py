@@ -1,22 +1,20 @@
-"""What an operator is to torch: schema, fake, reference, samples, and how a case is read off.
+"""What an operator is to torch: schema, fake, portable form, and how a case is read off.
 
 The torch-free side of an operator (facts, off values, dtypes) is `vllm_adapter.operators`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from vllm_adapter.engine.ops.step import Step
 from vllm_adapter.operators import FactValue, Operator
 
 Fn = Callable[..., Any]
 Facts = Mapping[str, FactValue]
-Put = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,39 +36,6 @@ class OpCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """One output (or mutated argument) of the float64 reference.
-
-    `magnitude` is the root of the sum of squares of the terms behind each element: rounding
-    errors of a sum grow with it. `amplification` multiplies the share of the accumulated error.
-    """
-
-    value: torch.Tensor
-    magnitude: torch.Tensor
-    amplification: torch.Tensor | float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One set of arguments for a case, made on the host.
-
-    `build(put)` draws the same numbers at each call. It passes every contiguous base tensor
-    through `put` (to move it to a device, say) before it takes views, so that a non-contiguous
-    argument is non-contiguous on the device too. `step` is given for planned operators.
-    """
-
-    name: str
-    build: Callable[[Put], tuple[Any, ...]]
-    step: Callable[[torch.device], Step] | None = None
-
-
-class SampleMaker(Protocol):
-    """Makes an operator's samples for the facts of one case; `seed` fixes every number."""
-
-    def __call__(self, facts: Facts, seed: int) -> Sequence[Sample]: ...
-
-
-@dataclass(frozen=True, slots=True)
 class OpSpec:
     """One operator. All overloads share `schema`: torch aborts at exit when they differ."""
 
@@ -79,18 +44,12 @@ class OpSpec:
     """Arguments and result, such as "(Tensor x, Tensor weight, float eps) -> Tensor"."""
     fake: Fn
     """Shapes and dtypes of the result, from those of the arguments."""
-    reference: Callable[..., Sequence[Expected]]
-    """Plain torch in float64 on the host. Gets upcast copies; gives one Expected a result, then
-    one a mutated argument."""
     generic: Fn
     """Portable torch for any device: the provider `torch`."""
     facts_of: Callable[..., dict[str, FactValue]]
     """Every bind fact and the dtype, read off the arguments."""
     key_of: Callable[..., tuple[Any, ...]]
     """What `facts_of` reads, and the device, as a tuple that is cheap to make."""
-    samples: SampleMaker
-    terms: Callable[[Facts], int]
-    """Length of the longest sum behind one element."""
     mutates: tuple[int, ...] = ()
     """Indices of the arguments that are written in place."""
     compose: Callable[[Fn], Fn] | None = None

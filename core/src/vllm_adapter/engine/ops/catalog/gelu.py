@@ -2,84 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-import torch
-import torch.nn.functional as F
-
 from vllm_adapter.engine.ops import generic
-from vllm_adapter.engine.ops.draw import Draw, columns, torch_dtype
-from vllm_adapter.engine.ops.spec import (
-    Expected,
-    Facts,
-    OpSpec,
-    Put,
-    Sample,
-    SampleMaker,
-    dtype_name,
-)
+from vllm_adapter.engine.ops.spec import OpSpec, dtype_name
 from vllm_adapter.operators import OPERATORS
-
-
-def _gelu(x: torch.Tensor, tanh: bool) -> torch.Tensor:
-    return F.gelu(x, approximate="tanh" if tanh else "none")
-
-
-def _alone(x: torch.Tensor, tanh: bool) -> Sequence[Expected]:
-    # 1 + erf(x) loses all that it has in common with 1: errors are as large as those of x.
-    return [Expected(_gelu(x, tanh), x.abs(), 1 + x.abs())]
-
-
-def _gated(x: torch.Tensor, tanh: bool) -> Sequence[Expected]:
-    gate, up = x.chunk(2, dim=-1)
-    return [Expected(_gelu(gate, tanh) * up, (gate * up).abs(), 1 + gate.abs())]
-
-
-def _samples(name_of_op: str, halves: int) -> SampleMaker:
-    def make(facts: Facts, seed: int) -> Sequence[Sample]:
-        width, dtype = halves * int(facts["hidden"]), torch_dtype(facts)
-
-        def sample(name: str, *rows: int, scale: float = 1.0, strided: bool = False) -> Sample:
-            def build(put: Put) -> tuple[object, ...]:
-                draw = Draw(seed, name_of_op, name)
-                wide = draw.normal(*rows, width + (3 if strided else 0), dtype=dtype, scale=scale)
-                view = columns(put, wide, wide.shape[-1] - width, wide.shape[-1])
-                return view, bool(facts["tanh"])
-
-            return Sample(name, build)
-
-        return [
-            sample("rows", 5),
-            sample("one row", 1),
-            sample("no row", 0),
-            sample("three dimensions", 2, 3),
-            sample("strided rows", 7, strided=True),
-            sample("saturated", 4, scale=8.0),
-        ]
-
-    return make
-
 
 GELU: Final = OpSpec(
     operator=OPERATORS["gelu"],
     schema="(Tensor x, bool tanh) -> Tensor",
     fake=lambda x, tanh: x.new_empty(x.shape),
-    reference=_alone,
     generic=generic.gelu,
     facts_of=lambda x, tanh: {"dtype": dtype_name(x), "hidden": x.shape[-1], "tanh": tanh},
     key_of=lambda x, tanh: (x.dtype, x.device, x.shape[-1], tanh),
-    samples=_samples("gelu", 1),
-    terms=lambda facts: 1,
 )
 GELU_AND_MUL: Final = OpSpec(
     operator=OPERATORS["gelu_and_mul"],
     schema="(Tensor x, bool tanh) -> Tensor",
     fake=lambda x, tanh: x.new_empty((*x.shape[:-1], x.shape[-1] // 2)),
-    reference=_gated,
     generic=generic.gelu_and_mul,
     facts_of=lambda x, tanh: {"dtype": dtype_name(x), "hidden": x.shape[-1] // 2, "tanh": tanh},
     key_of=lambda x, tanh: (x.dtype, x.device, x.shape[-1], tanh),
-    samples=_samples("gelu_and_mul", 2),
-    terms=lambda facts: 1,
 )

@@ -2,52 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import torch
 
 from vllm_adapter.engine.ops import generic
-from vllm_adapter.engine.ops.draw import Draw, torch_dtype
-from vllm_adapter.engine.ops.spec import Expected, Facts, OpSpec, Put, Sample, dtype_name
+from vllm_adapter.engine.ops.spec import OpSpec, dtype_name
 from vllm_adapter.operators import OPERATORS, FactValue
-
-KV_HEADS: Final = 2
-HEADS: Final = 3 * KV_HEADS
-POSITIONS: Final = 64
-
-
-def _rotate(heads: torch.Tensor, table: torch.Tensor, interleaved: bool) -> Expected:
-    width = table.shape[-1]
-    cos, sin = table.unsqueeze(1).chunk(2, dim=-1)
-    rotary, rest = heads[..., :width], heads[..., width:]
-    if interleaved:
-        first, second = rotary[..., 0::2], rotary[..., 1::2]
-    else:
-        first, second = rotary.chunk(2, dim=-1)
-    turned = (first * cos - second * sin, second * cos + first * sin)
-    squares = (
-        (first * cos).square() + (second * sin).square(),
-        (second * cos).square() + (first * sin).square(),
-    )
-
-    def join(parts: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return torch.stack(parts, -1).flatten(-2) if interleaved else torch.cat(parts, -1)
-
-    # What is not rotated must come back bit by bit: its magnitude is zero.
-    magnitude = torch.cat((join(squares).sqrt(), torch.zeros_like(rest)), -1)
-    return Expected(torch.cat((join(turned), rest), -1), magnitude)
-
-
-def _reference(
-    positions: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    cos_sin_cache: torch.Tensor,
-    interleaved: bool,
-) -> Sequence[Expected]:
-    table = cos_sin_cache[positions]
-    return [_rotate(query, table, interleaved), _rotate(key, table, interleaved)]
 
 
 def _facts_of(
@@ -75,53 +36,13 @@ def _key_of(
     return query.dtype, query.device, query.shape[-1], cos_sin_cache.shape[-1], interleaved
 
 
-def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
-    size, dtype = int(facts["head_size"]), torch_dtype(facts)
-    interleaved = bool(facts["interleaved"])
-    rotary = size // 2 if facts["partial"] else size
-
-    def sample(
-        name: str, tokens: int, *, fused: bool = False, table_dtype: torch.dtype = dtype
-    ) -> Sample:
-        def build(put: Put) -> tuple[object, ...]:
-            draw = Draw(seed, "rotary_embedding", name)
-            angles = (
-                torch.arange(POSITIONS)
-                .double()
-                .outer(10000.0 ** -torch.linspace(0, 1, rotary // 2, dtype=torch.float64))
-            )
-            table = torch.cat((angles.cos(), angles.sin()), -1).to(table_dtype)
-            positions = draw.integers(0, POSITIONS, tokens)
-            positions[:2] = torch.tensor([0, POSITIONS - 1])[:tokens]
-            query = draw.normal(tokens, HEADS, size, dtype=dtype)
-            key = draw.normal(tokens, KV_HEADS, size, dtype=dtype)
-            if not fused:
-                return put(positions), put(query), put(key), put(table), interleaved
-            qkv = put(torch.cat((query, key, key), 1))
-            views = qkv[:, :HEADS], qkv[:, HEADS : HEADS + KV_HEADS]
-            return put(positions), *views, put(table), interleaved
-
-        return Sample(name, build)
-
-    return [
-        sample("tokens", 9),
-        sample("one token", 1),
-        sample("no token", 0),
-        sample("views of a fused qkv", 7, fused=True),
-        sample("float32 table", 5, table_dtype=torch.float32),
-    ]
-
-
 SPEC: Final = OpSpec(
     operator=OPERATORS["rotary_embedding"],
     schema="(Tensor positions, Tensor(a!) query, Tensor(b!) key, Tensor cos_sin_cache, "
     "bool interleaved) -> ()",
     fake=lambda positions, query, key, cos_sin_cache, interleaved: None,
-    reference=_reference,
     generic=generic.rotary_embedding,
     facts_of=_facts_of,
     key_of=_key_of,
-    samples=_samples,
-    terms=lambda facts: 2,
     mutates=(1, 2),
 )

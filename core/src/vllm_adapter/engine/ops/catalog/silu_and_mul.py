@@ -2,54 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-import torch
-import torch.nn.functional as F
-
 from vllm_adapter.engine.ops import generic
-from vllm_adapter.engine.ops.draw import Draw, columns, torch_dtype
-from vllm_adapter.engine.ops.spec import Expected, Facts, OpSpec, Put, Sample, dtype_name
+from vllm_adapter.engine.ops.spec import OpSpec, dtype_name
 from vllm_adapter.operators import OPERATORS
-
-
-def _reference(x: torch.Tensor) -> Sequence[Expected]:
-    gate, up = x.chunk(2, dim=-1)
-    value = F.silu(gate) * up
-    # A rounding of the gate before its exponential grows with the gate.
-    return [Expected(value, value.abs(), 1 + gate.abs())]
-
-
-def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
-    width, dtype = 2 * int(facts["hidden"]), torch_dtype(facts)
-
-    def sample(name: str, *rows: int, scale: float = 1.0, strided: bool = False) -> Sample:
-        def build(put: Put) -> tuple[object, ...]:
-            draw = Draw(seed, "silu_and_mul", name)
-            wide = draw.normal(*rows, width + (3 if strided else 0), dtype=dtype, scale=scale)
-            return (columns(put, wide, wide.shape[-1] - width, wide.shape[-1]),)
-
-        return Sample(name, build)
-
-    return [
-        sample("rows", 5),
-        sample("one row", 1),
-        sample("no row", 0),
-        sample("three dimensions", 2, 3),
-        sample("strided rows", 7, strided=True),
-        sample("saturated gates", 4, scale=15.0),
-    ]
-
 
 SPEC: Final = OpSpec(
     operator=OPERATORS["silu_and_mul"],
     schema="(Tensor x) -> Tensor",
     fake=lambda x: x.new_empty((*x.shape[:-1], x.shape[-1] // 2)),
-    reference=_reference,
     generic=generic.silu_and_mul,
     facts_of=lambda x: {"dtype": dtype_name(x), "hidden": x.shape[-1] // 2},
     key_of=lambda x: (x.dtype, x.device, x.shape[-1]),
-    samples=_samples,
-    terms=lambda facts: 1,
 )

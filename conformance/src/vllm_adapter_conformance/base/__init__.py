@@ -1,0 +1,1 @@
+"""What all rooms share: the rule and its cases, the target, the device on the bench."""

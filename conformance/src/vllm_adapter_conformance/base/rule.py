@@ -1,0 +1,122 @@
+"""What a rule is: an id, a level, the cases it makes of a descriptor, and a check of one case.
+
+Rules live in `rules/`, one theme a file, and are collected by importing it. Making cases never
+imports torch and never opens a device; checking may do both, and runs in the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from vllm_adapter_conformance.base.bench import Bench
+    from vllm_adapter_conformance.base.target import Target
+
+LEVELS: Final = ("L0", "L1", "L2", "L3", "L4")
+MODELS: Final = "L3"
+"""From this level on transformers is needed."""
+SERVING: Final = "L4"
+"""From this level on vLLM is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing to check: one pytest item. `params` is plain data.
+
+    `pointer` is the place in the descriptor that declares the case, where one does.
+    """
+
+    id: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    pointer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotDeclared:
+    """A case that the descriptor does not declare: listed, and not collected."""
+
+    id: str
+    pointer: str
+    reason: str
+
+
+Counters = Mapping[str, Mapping[str, Mapping[str, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a passed check saw. `share`: the largest error, as a share of the budget.
+
+    `counters`: calls of operators in vLLM's processes, by process, operator and provider.
+    """
+
+    share: float | None = None
+    note: str = ""
+    counters: Counters | None = None
+
+
+class Failure(Exception):
+    """A case that does not hold. `seen` and `expected` are short; `detail` may be long."""
+
+    def __init__(
+        self, expected: str, seen: str, *, share: float | None = None, detail: str = ""
+    ) -> None:
+        super().__init__(f"expected {expected}; saw {seen}")
+        self.expected = expected
+        self.seen = seen
+        self.share = share
+        self.detail = detail
+
+
+Check = Callable[["Bench", Case], Observation | None]
+Cases = Callable[["Target"], Iterator[Case | NotDeclared]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. `why` is its page: what breaks for a user when it fails, and how to mend it."""
+
+    id: str
+    level: str
+    summary: str
+    why: str
+    cases: Cases
+    check: Check
+    needs: tuple[str, ...] = ()
+    """Rules without which this one says nothing: if one fails, this is `blocked by` it."""
+    seconds: float = 60.0
+    """Limit for one case."""
+    preview: bool = False
+    """New: reported, and not counted for the level."""
+
+
+RULES: Final[dict[str, Rule]] = {}
+
+
+def rule(
+    id: str,
+    *,
+    summary: str,
+    why: str,
+    cases: Cases,
+    needs: Sequence[str] = (),
+    seconds: float = 60.0,
+    preview: bool = False,
+) -> Callable[[Check], Check]:
+    """Registers a check as a rule; its level is the first part of its id."""
+
+    def register(check: Check) -> Check:
+        level = id.partition(".")[0]
+        if id in RULES or level not in LEVELS:
+            raise ValueError(f"the rule {id} is registered twice, or has no level")
+        RULES[id] = Rule(id, level, summary, why, cases, check, tuple(needs), seconds, preview)
+        return check
+
+    return register
+
+
+def once(target: Target) -> Iterator[Case]:
+    """The cases of a rule that looks at the adapter as a whole."""
+    yield Case("adapter")

@@ -1,0 +1,1 @@
+"""Certificates: what one claims, building and writing it, verifying one."""

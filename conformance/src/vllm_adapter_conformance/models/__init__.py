@@ -1,0 +1,1 @@
+"""Tiny decoders and models of transformers, made to fit a descriptor."""

@@ -1,0 +1,1 @@
+"""Operators: their cases, samples and references, running a sample and judging it."""

@@ -1,0 +1,67 @@
+"""The one formula by which results are judged. It belongs to the suite: no adapter sets it.
+
+    budget = 2 x (eps(dtype) x (|value| + magnitude)
+                  + eps(float32) x sqrt(terms) x magnitude x amplification)
+             + smallest normal number of the dtype
+
+`magnitude` is the root of the sum of squares of the terms behind an element. A chip may round
+its result and one intermediate to the dtype, and must accumulate in float32: a sum of n terms
+that is added up one by one has an error of about 0.35 sqrt(n) eps magnitude. Where the magnitude
+is zero the result is a copy, and must be equal bit by bit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from vllm_adapter_conformance.ops.trial import Expected
+
+FACTOR: Final = 2.0
+"""Never above 8; plain torch must use at least 1 % of the budget (a test shows it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The worst element of one output: its index, both values, and its share of the budget."""
+
+    share: float
+    index: tuple[int, ...]
+    got: float
+    want: float
+
+
+def compare(got: torch.Tensor, want: Expected, terms: int) -> Comparison:
+    """Holds one output (any device, the case's dtype) against the float64 reference.
+
+    A NaN or infinity where the reference has none, or the reverse, has an infinite share; so has
+    another shape.
+    """
+    result, value = got.detach().cpu(), want.value
+    if result.shape != value.shape:
+        return Comparison(math.inf, (), math.nan, math.nan)
+    if result.numel() == 0:
+        return Comparison(0.0, (), 0.0, 0.0)
+    error = (result.double() - value).abs()
+    same = (result.double() == value) | (result.isnan() & value.isnan())
+    share = torch.where(same, 0.0, error / _budget(result.dtype, want, terms))
+    share = share.nan_to_num(nan=math.inf, posinf=math.inf)
+    worst = int(share.argmax())
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), share.shape))
+    return Comparison(
+        float(share.flatten()[worst]),
+        index,
+        float(result.flatten()[worst].double()),
+        float(value.flatten()[worst]),
+    )
+
+
+def _budget(dtype: torch.dtype, want: Expected, terms: int) -> torch.Tensor:
+    info, accumulate = torch.finfo(dtype), torch.finfo(torch.float32).eps
+    rounding = info.eps * (want.value.abs() + want.magnitude)
+    summing = accumulate * math.sqrt(terms) * want.magnitude * want.amplification
+    budget = FACTOR * (rounding + summing) + info.smallest_normal
+    return torch.where(want.magnitude > 0, budget, torch.zeros_like(budget))

@@ -1,0 +1,62 @@
+"""How an operator is tried: its arguments, the float64 reference, and what an error may be.
+
+Written from what the operators mean, and not from core's code, which is judged by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from vllm_adapter.engine.ops.spec import Facts
+from vllm_adapter.engine.ops.step import Step
+
+Put = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """One output (or mutated argument) of the float64 reference.
+
+    `magnitude` is the root of the sum of squares of the terms behind each element: rounding
+    errors of a sum grow with it. `amplification` multiplies the share of the accumulated error.
+    """
+
+    value: torch.Tensor
+    magnitude: torch.Tensor
+    amplification: torch.Tensor | float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One set of arguments for a case, made on the host.
+
+    `build(put)` draws the same numbers at each call. It passes every contiguous base tensor
+    through `put` (to move it to a device, say) before it takes views, so that a non-contiguous
+    argument is non-contiguous on the device too. `step` is given for planned operators.
+    """
+
+    name: str
+    build: Callable[[Put], tuple[Any, ...]]
+    step: Callable[[torch.device], Step] | None = None
+
+
+class SampleMaker(Protocol):
+    """Makes an operator's samples for the facts of one case; `seed` fixes every number."""
+
+    def __call__(self, facts: Facts, seed: int) -> Sequence[Sample]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How one operator is tried."""
+
+    reference: Callable[..., Sequence[Expected]]
+    """Plain torch in float64 on the host. Gets upcast copies; gives one Expected a result, then
+    one a mutated argument."""
+    samples: SampleMaker
+    terms: Callable[[Facts], int]
+    """Length of the longest sum behind one element."""

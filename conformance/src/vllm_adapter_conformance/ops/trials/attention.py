@@ -1,0 +1,78 @@
+"""attention: packed sequences over themselves, without a cache."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from vllm_adapter.engine.ops.spec import Facts
+from vllm_adapter_conformance.ops.draw import Draw, torch_dtype
+from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.trials._attend import attend
+
+KV_HEADS: Final = 2
+
+
+def _reference(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    scale: float,
+    causal: bool,
+    window: int,
+    soft_cap: float,
+) -> Sequence[Expected]:
+    outs = [torch.empty_like(query) for _ in range(3)]
+    for start, stop in itertools.pairwise(query_start_loc.tolist()):
+        rows = slice(start, stop)
+        found = attend(
+            query[rows],
+            key[rows],
+            value[rows],
+            scale,
+            causal=causal,
+            window=window,
+            soft_cap=soft_cap,
+        )
+        for out, part in zip(outs, found, strict=True):
+            out[rows] = part
+    return [Expected(*outs)]
+
+
+def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
+    size, dtype = int(facts["head_size"]), torch_dtype(facts)
+    heads = KV_HEADS * int(facts["gqa_ratio"])
+
+    def sample(name: str, *lengths: int, views: bool = False) -> Sample:
+        def build(put: Put) -> tuple[object, ...]:
+            draw = Draw(seed, "attention", name)
+            fused = draw.normal(sum(lengths), heads + 2 * KV_HEADS, size, dtype=dtype)
+            split = [heads, KV_HEADS, KV_HEADS]
+            if views:
+                parts = torch.split(put(fused), split, dim=1)
+            else:
+                parts = tuple(put(p.contiguous()) for p in torch.split(fused, split, dim=1))
+            starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+            options = bool(facts["causal"]), int(facts["window"]), float(facts["soft_cap"])
+            return *parts, put(starts), size**-0.5, *options
+
+        return Sample(name, build)
+
+    return [
+        sample("sequences", 5, 1, 33),
+        sample("one token", 1),
+        sample("an empty sequence between", 3, 0, 4),
+        sample("no sequence"),
+        sample("views of a fused qkv", 17, 2, views=True),
+    ]
+
+
+TRIAL: Final = Trial(
+    reference=_reference,
+    samples=_samples,
+    terms=lambda facts: max(int(facts["head_size"]), 33),
+)

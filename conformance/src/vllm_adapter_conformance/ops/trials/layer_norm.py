@@ -1,0 +1,65 @@
+"""layer_norm: (x - mean) / sqrt(var + eps) * weight + bias."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from vllm_adapter.engine.ops.spec import Facts
+from vllm_adapter_conformance.ops.draw import Draw, columns, torch_dtype
+from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+
+EPS: Final = 1e-6
+
+
+def _reference(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
+) -> Sequence[Expected]:
+    mean = x.mean(-1, keepdim=True)
+    scale = torch.rsqrt((x - mean).square().mean(-1, keepdim=True) + eps)
+    shift = torch.zeros_like(weight) if bias is None else bias
+    value = (x - mean) * scale * weight + shift
+    # The mean's error is as large as the row, and stays where an element is close to the mean.
+    row = x.square().mean(-1, keepdim=True).sqrt()
+    terms = ((x.abs() + row) * scale * weight).square() + shift.square()
+    return [Expected(value, terms.sqrt())]
+
+
+def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
+    hidden, dtype = int(facts["hidden"]), torch_dtype(facts)
+
+    def sample(
+        name: str,
+        *rows: int,
+        scale: float = 1.0,
+        offset: float = 0.0,
+        strided: bool = False,
+    ) -> Sample:
+        def build(put: Put) -> tuple[object, ...]:
+            draw = Draw(seed, "layer_norm", name)
+            wide = draw.normal(*rows, hidden * (2 if strided else 1), dtype=dtype, scale=scale)
+            bias = put(draw.normal(hidden, dtype=dtype)) if facts["bias"] else None
+            weight = put(draw.normal(hidden, dtype=dtype))
+            return columns(put, wide + offset, 0, hidden), weight, bias, EPS
+
+        return Sample(name, build)
+
+    return [
+        sample("rows", 5),
+        sample("one row", 1),
+        sample("no row", 0),
+        sample("three dimensions", 2, 3),
+        sample("strided rows", 7, strided=True),
+        sample("variance near epsilon", 4, scale=1e-3),
+        sample("mean far from zero", 4, offset=30.0),
+        sample("squares beyond float16", 4, scale=1e3),
+    ]
+
+
+TRIAL: Final = Trial(
+    reference=_reference,
+    samples=_samples,
+    terms=lambda facts: int(facts["hidden"]),
+)

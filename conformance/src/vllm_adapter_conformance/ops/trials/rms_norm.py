@@ -1,0 +1,52 @@
+"""rms_norm: x / sqrt(mean(x^2) + eps) * weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from vllm_adapter.engine.ops.spec import Facts
+from vllm_adapter_conformance.ops.draw import Draw, columns, torch_dtype
+from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+
+EPS: Final = 1e-6
+ROWS: Final[Sequence[tuple[str, tuple[int, ...], float, bool]]] = (
+    # name, leading shape, scale of x, whether x is a view of something wider
+    ("rows", (5,), 1.0, False),
+    ("one row", (1,), 1.0, False),
+    ("no row", (0,), 1.0, False),
+    ("three dimensions", (2, 3), 1.0, False),
+    ("strided rows", (7,), 1.0, True),
+    ("variance near epsilon", (4,), 1e-3, False),
+    ("squares beyond float16", (4,), 1e3, False),
+)
+"""Shared with fused_add_rms_norm."""
+
+
+def expected(x: torch.Tensor, weight: torch.Tensor, eps: float) -> Expected:
+    """The norm of float64 rows. All terms of its sum are positive: errors stay relative."""
+    value = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    return Expected(value, value.abs())
+
+
+def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
+    hidden, dtype = int(facts["hidden"]), torch_dtype(facts)
+
+    def sample(name: str, rows: tuple[int, ...], scale: float, strided: bool) -> Sample:
+        def build(put: Put) -> tuple[object, ...]:
+            draw = Draw(seed, "rms_norm", name)
+            wide = draw.normal(*rows, hidden * (2 if strided else 1), dtype=dtype, scale=scale)
+            return columns(put, wide, 0, hidden), put(draw.normal(hidden, dtype=dtype)), EPS
+
+        return Sample(name, build)
+
+    return [sample(*row) for row in ROWS]
+
+
+TRIAL: Final = Trial(
+    reference=lambda x, weight, eps: [expected(x, weight, eps)],
+    samples=_samples,
+    terms=lambda facts: int(facts["hidden"]),
+)

@@ -1,0 +1,119 @@
+"""What the rules about a runtime's memory are written with: patterns, comparisons, allocations."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from vllm_adapter.adapter import one_line
+from vllm_adapter_conformance.base.rule import Failure
+
+if TYPE_CHECKING:
+    from vllm_adapter.engine.runtime import Allocation
+    from vllm_adapter_conformance.base.bench import Bench
+
+MIB: Final = 1 << 20
+DEVICE_POISON: Final = 0xA5
+HOST_POISON: Final = 0x5A
+
+
+def pattern(bench: Bench, size: int, label: object = "") -> bytes:
+    """Random bytes that the seed and label fix."""
+    return random.Random(f"{bench.target.seed}/{label}/{size}").randbytes(size)
+
+
+@contextmanager
+def allocated(bench: Bench, size: int, *, alignment: int | None = None) -> Iterator[Allocation]:
+    """Device memory for a `with` block; given back at its end, unless it was already."""
+    memory = bench.runtime.allocate_memory(size, index(bench), alignment=alignment)
+    try:
+        yield memory
+    finally:
+        if memory.is_live:
+            memory.free()
+
+
+def index(bench: Bench) -> int:
+    """The device's index."""
+    return bench.opened.record.index
+
+
+def write(bench: Bench, memory: Allocation, data: bytes, offset: int = 0) -> None:
+    """Copies bytes to the device, from a buffer that may be written, and waits."""
+    bench.runtime.copy_host_to_device(memory, memoryview(bytearray(data)), offset=offset)
+    bench.runtime.synchronize_stream(index(bench))
+
+
+def read(bench: Bench, memory: Allocation, size: int | None = None, offset: int = 0) -> bytes:
+    """Copies bytes from the device into a buffer full of HOST_POISON, and waits."""
+    host = bytearray([HOST_POISON]) * (memory.size - offset if size is None else size)
+    bench.runtime.copy_device_to_host(memory, memoryview(host), offset=offset)
+    bench.runtime.synchronize_stream(index(bench))
+    return bytes(host)
+
+
+def poison(bench: Bench, memory: Allocation) -> bytes:
+    """Fills device memory with DEVICE_POISON and gives the bytes."""
+    data = bytes([DEVICE_POISON]) * memory.size
+    write(bench, memory, data)
+    return data
+
+
+def expect_bytes(got: bytes, want: bytes, what: str) -> None:
+    """Raises a Failure with the first byte that differs, and a guess at why."""
+    if got == want:
+        return
+    if len(got) != len(want):
+        raise Failure(f"{len(want)} bytes of {what}", f"{len(got)}")
+    wrong = [i for i in range(len(want)) if got[i] != want[i]]
+    first = wrong[0]
+    guess = ""
+    if all(got[i] == HOST_POISON for i in wrong):
+        guess = "Those bytes of the host's buffer were never written: is the copy back missing?"
+    elif all(got[i] == DEVICE_POISON for i in wrong):
+        guess = "Those bytes are what the device held before: did the copy to it happen?"
+    raise Failure(
+        f"{what}: byte {first} to be 0x{want[first]:02x}",
+        f"0x{got[first]:02x}; {len(wrong)} of {len(want)} bytes differ",
+        detail=guess,
+    )
+
+
+def expect_error(kind: type[Exception], what: str, action: Callable[[], object]) -> None:
+    """Raises a Failure unless the action raises this error, or one derived from it."""
+    try:
+        result = action()
+    except kind:
+        return
+    except Exception as error:
+        raise Failure(
+            f"{kind.__name__} for {what}", f"{type(error).__name__}: {one_line(error)}"
+        ) from error
+    raise Failure(f"{kind.__name__} for {what}", f"no error; it returned {result!r}")
+
+
+def _give_back_free_pages() -> None:
+    """malloc_trim, where the C library has it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        gc.collect()
+        trim(0)
+
+
+def held_by_process() -> int:
+    """Bytes that this process has written and not given back, swapped out or not.
+
+    Not the resident size: a system that takes idle pages away would hide a leak. Pages that the
+    host's allocator keeps free are given back first: a leak would be served from them unseen.
+    """
+    _give_back_free_pages()
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    fields = (line.partition(":") for line in status.splitlines())
+    kib = {name: value.split()[0] for name, _, value in fields if value.endswith(" kB")}
+    resident = kib.get("RssAnon") or kib["VmRSS"]  # some sandboxes tell only the sum
+    return (int(resident) + int(kib.get("VmSwap", 0))) * 1024

@@ -1,0 +1,76 @@
+"""The bench of a run; and one case on it, in this process, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from vllm_adapter.adapter import one_line
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Failure
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.judge.outcome import SKIPPED, Result, failed, passed, waiver_of
+from vllm_adapter_conformance.judge.waivers import Waiver
+from vllm_adapter_conformance.plan.suite import NO_CASE, Item, no_case_failure
+
+if TYPE_CHECKING:
+    from vllm_adapter_conformance.serving.runs import Runs
+
+_OWN: Final = f"{Path(__file__).parents[1]}{os.sep}"
+"""The suite's own folder: a frame elsewhere is the adapter's, core's or torch's."""
+_FRAMES: Final = 6
+
+
+def open_bench(target: Target, scratch: Path | None = None) -> Bench:
+    """A bench for every level; `scratch` as the bench has it."""
+    return Bench(target, scratch, _open_serving)
+
+
+def run_item(bench: Bench, item: Item, waivers: Sequence[Waiver] = ()) -> Result:
+    """Checks one case. Whatever the adapter raises is a failure of the case."""
+    waiver = waiver_of(waivers, bench.target.record.name, item)
+    begin = time.monotonic()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")  # the caller's filters are not the adapter's fault
+            if item.case.id == NO_CASE:
+                raise no_case_failure(item.rule)
+            seen = item.rule.check(bench, item.case)
+    except KeyboardInterrupt:
+        raise
+    except Failure as failure:
+        return failed(item, failure, _since(begin), waiver)
+    except pytest.skip.Exception as skip:
+        return Result(item.id, SKIPPED, _since(begin), seen=str(skip))
+    except BaseException as error:
+        return failed(item, unforeseen(error), _since(begin), waiver)
+    return passed(item, seen, _since(begin), waiver)
+
+
+def _open_serving(target: Target, folder: Path) -> Runs:
+    from vllm_adapter_conformance.serving.runs import Runs  # which imports torch
+
+    return Runs(target, folder)
+
+
+def unforeseen(error: BaseException) -> Failure:
+    """An exception that no check expects, as a failure: its place, and its last frames."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(_OWN)]
+    place = theirs[-1] if theirs else frames[-1]
+    return Failure(
+        "the case to run without an error",
+        f"{type(error).__name__}: {one_line(error)} ({place.filename}:{place.lineno})",
+        detail="".join(traceback.format_list(frames[-_FRAMES:])).rstrip(),
+    )
+
+
+def _since(begin: float) -> float:
+    return round(time.monotonic() - begin, 4)

@@ -1,0 +1,102 @@
+"""Scripts that run one failed case again: they need the adapter and the suite, nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from vllm_adapter.errors import InputError
+from vllm_adapter.files import write_atomic
+
+if TYPE_CHECKING:
+    from vllm_adapter_conformance.judge.outcome import Result
+    from vllm_adapter_conformance.run.runner import Order
+
+_SCRIPT: Final = '''\
+"""Runs {item} of adapter {adapter} again, in this process.
+
+Exit code 0: it passes; 1: it fails; 2: it cannot be run here. A crash shows the line that crashed.
+"""
+
+import faulthandler
+import sys
+
+from vllm_adapter_conformance.run.reproduce import again
+
+faulthandler.enable()
+sys.exit(again({adapter!r}, {item!r}, {options}))
+'''
+
+
+def write_all(folder: Path, order: Order, failures: Iterable[Result]) -> Mapping[str, Path]:
+    """Writes a script for each failure; gives their paths by item.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    scripts: dict[str, Path] = {}
+    options: dict[str, object] = {
+        "level": order.level,
+        "device": order.device,
+        "seed": order.seed,
+    }
+    if order.emulate is not None:
+        options["emulate"] = order.emulate
+    for result in failures:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise InputError(
+                f"cannot make the folder {folder}: {problem.strerror}",
+                hint="give another place with --output FILE",
+            ) from None
+        path = folder / f"{order.adapter}-{_slug(result.item)}.py"
+        text = _SCRIPT.format(
+            item=result.item,
+            adapter=order.adapter,
+            options=", ".join(f"{name}={value!r}" for name, value in options.items()),
+        )
+        write_atomic(path, text)
+        scripts[result.item] = path
+    return scripts
+
+
+def again(
+    adapter: str, item: str, *, level: str, device: int, seed: int, emulate: str | None = None
+) -> int:
+    """Runs one item in this process and prints how it ended; gives the exit code."""
+    import os
+
+    from vllm_adapter.errors import VllmAdapterError
+    from vllm_adapter_conformance.judge.outcome import PASS
+    from vllm_adapter_conformance.judge.words import failure_lines
+    from vllm_adapter_conformance.plan.find_target import find_target
+    from vllm_adapter_conformance.plan.suite import make_plan
+    from vllm_adapter_conformance.rules import registered
+    from vllm_adapter_conformance.run.execution import open_bench, run_item
+
+    os.environ["VA_FALLBACK"] = "error"  # the suite's policy
+    try:
+        target = find_target(adapter, level, device=device, seed=seed, emulate=emulate)
+        planned = make_plan(target, level, registered(), only=[item]).item(item)
+    except VllmAdapterError as error:
+        print(error)
+        return 2
+    except KeyError:
+        print(f"the suite that is installed here has no item {item} for {adapter}")
+        return 2
+    result = run_item(open_bench(target), planned)
+    if result.outcome == PASS:
+        print(f"{item}: passes")
+        return 0
+    print("\n".join(failure_lines(result)))
+    return 1
+
+
+def _slug(item: str) -> str:
+    """A file name that says the item; a digest keeps unlike items apart."""
+    words = re.sub(r"[^A-Za-z0-9]+", "-", item).strip("-")[:80]
+    return f"{words}-{sha256(item.encode()).hexdigest()[:6]}"
