@@ -18,7 +18,7 @@ from vllm_adapter.host.inventory import inventory
 from vllm_adapter.known_vendors import VENDORS, install_command
 from vllm_adapter.records import AdapterRecord, Status
 from vllm_adapter.settings import Fallback, Settings
-from vllm_adapter.visible import filtered_twice
+from vllm_adapter.visible import filtered_twice, limits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class DeviceManager:
             if group is not best:
                 rejected += [_left(one, best[0]) for one in group]
         why = _why(best, groups)
-        if best[0].device.vendor == "cuda" and best[0].device.partition:
+        if best[0].device.partition and limits_of(best[0].device.vendor).instances:
             rejected += [_another_instance(one, best[0]) for one in best[1:]]
             best = best[:1]
         notes += _torch_notes(best, self.facts)
