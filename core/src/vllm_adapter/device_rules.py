@@ -14,7 +14,7 @@ from typing import Final
 from vllm_adapter.driver_tables import DRIVER_FLOORS
 from vllm_adapter.host.box_device import Device, Inventory
 from vllm_adapter.host.facts import DeviceNode, HostFacts
-from vllm_adapter.known_vendors import VENDORS, install_command
+from vllm_adapter.known_vendors import VENDORS, how_to_serve
 from vllm_adapter.records import AdapterRecord, Status
 from vllm_adapter.settings import Settings
 from vllm_adapter.visible import hidden_by
@@ -296,7 +296,7 @@ def _no_adapter(device: Device, context: Context) -> Refusal | None:
         return None
     record = context.records.get(device.vendor)
     if record is None:
-        return Refusal("no adapter for it is installed", install_command(device.vendor))
+        return Refusal("no adapter for it is installed", how_to_serve(device.vendor))
     if record.status in (None, Status.OK):
         return None
     return Refusal(

@@ -247,6 +247,21 @@ def by_alias() -> dict[str, str]:
     return {alias: name for name, words in sections("aliases") for alias in words}
 
 
+def whose(program: str) -> frozenset[str]:
+    """The vendors that have a tool of this name."""
+    return frozenset(
+        name for name, every in sections("tools") for tool in every if tool["program"] == program
+    )
+
+
+def matches_build(entries: Iterable[Mapping[str, Any]], build: str) -> bool:
+    """Whether a manifest's entries ask for devices that this build of torch serves."""
+    ids = [entry.get("pci_vendor") for entry in entries]
+    return any(
+        isinstance(one, str) and one in BY_PCI and BY_PCI[one].build == build for one in ids
+    )
+
+
 @once
 def faces() -> dict[str, str]:
     """Words by which torch's modules and messages name a vendor's devices: the vendor."""
@@ -259,6 +274,28 @@ def derives(vendor: str, other: str) -> bool:
     return row is not None and row.derives_from == other
 
 
-def install_command(adapter: str) -> str:
-    """How an adapter of that name is installed."""
+def install_command(adapter: str) -> str | None:
+    """How an adapter of that name is installed; None for a vendor of whom this project has none.
+
+    A package of that name may be there all the same, and be anybody's.
+    """
+    row = VENDORS.get(adapter)
+    if row is not None and not row.has_adapter:
+        return None
     return f"pip install vllm-adapter-{adapter.replace('_', '-')}"
+
+
+def how_to_serve(vendor: str) -> str:
+    """What serves a vendor's devices: our adapter, else the vendor's own plug-in for vLLM."""
+    command, row = install_command(vendor), VENDORS.get(vendor)
+    if command or row is None:
+        return command or ""
+    if row.plugin:
+        return f"use {row.name}'s own vLLM plug-in, {row.plugin.package}: {row.plugin.install}"
+    return f"ask {row.name} for its own vLLM: no plug-in of it is known here"
+
+
+def not_served(vendor: str) -> str:
+    """The state of a device without an adapter, for a table."""
+    state = "not installed" if install_command(vendor) else "none in this project"
+    return f"{state}: {how_to_serve(vendor)}"

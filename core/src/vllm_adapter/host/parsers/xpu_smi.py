@@ -15,6 +15,7 @@ from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
 from vllm_adapter.host.parsers._common import binary_size, dense, is_whole, normal_bdf
 from vllm_adapter.host.parsers._json import objects
+from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
 
 _HEAD: Final = re.compile(r"\|\s*Device ID\s*\|\s*Device Information")
@@ -22,6 +23,8 @@ _ROW: Final = re.compile(
     r"^\s*\|?\s*(?:(?P<id>\d+)\s*)?\|\s*(?P<key>[A-Z][^:|]*):\s*(?P<value>[^|]*)(?P<bar>\|?)\s*$"
 )
 _DUMP_HEAD: Final = re.compile(r"^\s*Device ID,", re.M)
+_VENDOR: Final = "xpu"
+_MAKER: Final = "Intel"
 _SOURCE: Final = "xpu-smi"
 _KEYS: Final = {
     "device name": "name",
@@ -99,13 +102,12 @@ def _json(report: Report) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _device(index: int, values: dict[str, str]) -> Accelerator | None:
-    vendor = values.get("vendor", "Intel")
-    if "intel" not in vendor.lower():
+    if maker(values.get("vendor", _MAKER), "") != _VENDOR:
         return None
     plain = values.get("bytes", "")
     memory = int(plain) if plain.isdigit() else binary_size(values.get("memory"))
     return Accelerator(
-        "xpu",
+        _VENDOR,
         index,
         _SOURCE,
         name=values.get("name"),
