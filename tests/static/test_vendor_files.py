@@ -14,9 +14,18 @@ import vllm_adapter_schemas
 import vllm_adapter_vendors
 from vllm_adapter import vendor_files
 from vllm_adapter.cli.main import main
+from vllm_adapter.doctor.rule import Box
 from vllm_adapter.errors import InputError
+from vllm_adapter.host.live_health import tools_of
+from vllm_adapter.host.live_packages import read_environment
 from vllm_adapter.host.report import parse_report
-from vllm_adapter.known_vendors import VENDORS, by_alias, how_to_serve, install_command
+from vllm_adapter.known_vendors import (
+    VENDORS,
+    by_alias,
+    how_to_serve,
+    install_command,
+    node_globs,
+)
 
 pytestmark = pytest.mark.static
 
@@ -219,6 +228,28 @@ def test_a_new_vendors_container_and_doctor(quasar, capsys, tmp_path):
     assert any("Fault" in json.dumps(one) for one in said["findings"])
     code, said = run(capsys, tmp_path, TABLE.format(status="Healthy"), "doctor")
     assert "Fault" not in json.dumps(said)
+
+
+def test_a_new_vendors_software_variables_and_nodes_are_known(quasar, capsys, tmp_path):
+    text = TABLE.format(status="Healthy") + (
+        "\nQPU_VISIBLE_DEVICES=1\n[pip3] torch-qpu==2.1\n[pip3] vllm-q==0.2\n"
+        "crw-rw---- 1 root render 240, 0 Jan  1 10:00 /dev/qpuctl\n"
+        "crw-rw---- 1 root render 240, 1 Jan  1 10:00 /dev/qpu0\n"
+    )
+    facts = parse_report(text)
+    assert facts.variable("QPU_VISIBLE_DEVICES") == "1"
+    assert {"torch-qpu": "2.1", "vllm-q": "0.2"}.items() <= dict(facts.packages).items()
+    assert [node.path for node in facts.nodes] == ["/dev/qpu0", "/dev/qpuctl"]
+    assert Box(facts).other_runtime == "quasar"
+    _, found = run(capsys, tmp_path, text, "devices")
+    assert "QPU_VISIBLE_DEVICES=1 hides it" in json.dumps(found["devices"][0])
+    assert "hides it" not in json.dumps(found["devices"][1])
+
+
+def test_a_new_vendors_nodes_and_tool_are_looked_for_on_a_machine(quasar):
+    assert {"/dev/qpu[0-9]*", "/dev/qpuctl"} <= set(node_globs())
+    assert [(tool.program, tool.health) for tool in tools_of("quasar")] == [("q-smi", ("",))]
+    assert read_environment({"QPU_VISIBLE_DEVICES": "0"}) == (("QPU_VISIBLE_DEVICES", "0"),)
 
 
 def test_the_vendors_word_is_in_the_topology(quasar, capsys, tmp_path):

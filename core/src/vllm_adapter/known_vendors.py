@@ -2,14 +2,15 @@
 
 What differs between vendors is data: one JSON file each in the distribution vllm-adapter-vendors,
 with its sources. A field that nobody told is None, and users of this table then say so. A new
-vendor is one more file; no code here or elsewhere names one.
+vendor is one more file; no code asks which vendor it is. Rows are named tuples, since `list`
+imports this module, and dataclasses of as many fields would cost it ten milliseconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from vllm_adapter.vendor_files import Table, documents, once, sections
 
@@ -30,8 +31,7 @@ class PciFunction(Protocol):
 F = TypeVar("F", bound=PciFunction)
 
 
-@dataclass(frozen=True, slots=True)
-class Visible:
+class Visible(NamedTuple):
     """How a process is made to see some devices only.
 
     `read` are the variables that the vendor's stack reads, in that order; `set` those to be set,
@@ -55,8 +55,7 @@ class Visible:
     mixed: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Integrated:
+class Integrated(NamedTuple):
     """How a vendor's GPU inside a processor is told from its cards.
 
     `bus`: all on this bus are; `devices`: PCI ids, of which a star leaves the end open.
@@ -67,8 +66,7 @@ class Integrated:
     archs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Plugin:
+class Plugin(NamedTuple):
     """The vendor's own plug-in for vLLM, and how it is installed."""
 
     package: str
@@ -76,8 +74,7 @@ class Plugin:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Vendor:
+class Vendor(NamedTuple):
     """One vendor's devices. `adapter` is the name that an adapter for them has.
 
     `has_adapter` is whether this project has that adapter; `plugin` is the vendor's own.
@@ -109,7 +106,7 @@ class Vendor:
     code: str | None = None
     code_floor: int = 0
     visible: str | None = None
-    limits: Visible = field(default_factory=Visible)
+    limits: Visible = Visible()
     container_visible: str | None = None
     numbered: tuple[str, ...] = ()
     control: tuple[str, ...] = ()
@@ -119,7 +116,7 @@ class Vendor:
     own_numbers: bool = False
     older: tuple[str, ...] = ()
     label: str = "GPU"
-    integrated: Integrated = field(default_factory=Integrated)
+    integrated: Integrated = Integrated()
     never_integrated: bool = False
     names_first_alone: bool = False
     counted_by_place: bool = False
@@ -245,6 +242,45 @@ def adapters_for(devices: Iterable[F]) -> dict[str, tuple[str, F]]:
 def by_alias() -> dict[str, str]:
     """The adapter's name by the vendor's other names, in small letters."""
     return {alias: name for name, words in sections("aliases") for alias in words}
+
+
+@once
+def variable_heads() -> tuple[str, ...]:
+    """What the names of the vendors' environment variables begin with."""
+    own = [head for _, heads in sections("environment") for head in heads]
+    visible = [name for row in VENDORS.values() for name in row.limits.read]
+    runtimes = [row.container_visible for row in VENDORS.values() if row.container_visible]
+    return tuple(dict.fromkeys((*own, *visible, *runtimes)))
+
+
+@once
+def own_packages() -> frozenset[str]:
+    """Normalised names of the vendors' Python packages."""
+    listed = [name for _, names in sections("packages") for name in names]
+    torch = [name for _, names in sections("torch", "packages") for name in names]
+    plugins = [row.plugin.package for row in VENDORS.values() if row.plugin]
+    return frozenset((*listed, *torch, *plugins))
+
+
+@once
+def node_names() -> tuple[str, ...]:
+    """Every device node that a vendor's driver makes; {n} stands for a number."""
+    return tuple(
+        dict.fromkeys(
+            path
+            for _, nodes in sections("nodes")
+            for key in ("numbered", "older", "control", "others")
+            for path in nodes.get(key, ())
+        )
+    )
+
+
+@once
+def node_globs() -> tuple[str, ...]:
+    """Shell patterns that find the vendors' nodes on a machine."""
+    wide = [glob for _, globs in sections("nodes", "globs") for glob in globs]
+    rest = [path for path in node_names() if not any(fnmatchcase(path, glob) for glob in wide)]
+    return tuple(dict.fromkeys((*wide, *(path.replace("{n}", "[0-9]*") for path in rest))))
 
 
 def whose(program: str) -> frozenset[str]:

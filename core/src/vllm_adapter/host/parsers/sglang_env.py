@@ -11,7 +11,7 @@ from vllm_adapter.host.facts import Accelerator, Driver, HostFacts, TorchBuild
 from vllm_adapter.host.parsers._collect_devices import nvidia_component
 from vllm_adapter.host.parsers._common import cpu_list
 from vllm_adapter.host.parsers._fields import Keys, told, truth, version
-from vllm_adapter.host.parsers._packages import INTERESTING, normalised
+from vllm_adapter.host.parsers._packages import interesting, normalised
 from vllm_adapter.host.parsers._silicon import arch_of, behind, vendor_of
 from vllm_adapter.host.text import Report
 from vllm_adapter.known_vendors import faces
@@ -134,6 +134,6 @@ def _packages(report: Report) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
     for line in report.lines:
         package = _PACKAGE.match(line.text)
-        if package and normalised(package[1]) in INTERESTING and told(package[2]):
+        if package and interesting(normalised(package[1])) and told(package[2]):
             found.setdefault(normalised(package[1]), package[2])
     return tuple(sorted(found.items()))
