@@ -77,8 +77,10 @@ class Order:
     @property
     def module(self) -> bool:
         """Whether the devices are a module's own GPU (a Jetson's), by their names."""
-        names, pattern = [device.name or "" for device in self.devices], self.recipe.module
-        return bool(pattern and names) and all(map(pattern.search, names))
+        pattern = self.recipe.module
+        if pattern is None or not self.devices:
+            return False
+        return all(pattern.search(device.name or "") for device in self.devices)
 
     def holds(self, item: Item) -> bool:
         """Whether an item's condition is met."""
