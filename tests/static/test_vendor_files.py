@@ -162,7 +162,7 @@ def test_only_adapters_that_exist_are_recommended():
 def test_readings_are_known_words():
     readings = {
         *("index", "name", "bdf", "uuid", "status", "load", "temperature", "power", "cap"),
-        *("used", "total", "size", "driver"),
+        *("used", "total", "size", "driver", "die", "memory"),
     }
     processes = {"index", "pid", "name", "mib"}
     for raw in FILES.values():
@@ -173,7 +173,7 @@ def test_readings_are_known_words():
             for pattern in filter(None, own):
                 assert set(re.compile(pattern).groupindex) <= readings, raw["name"]
             if "process" in rows:
-                assert set(re.compile(rows["process"]).groupindex) == processes, raw["name"]
+                assert set(re.compile(rows["process"]).groupindex) - {"die"} == processes
             for block in output.get("blocks", ()):
                 assert {key.partition(" ")[0] for key in block["keys"].values()} <= readings
             for version in output.get("versions", ()):
@@ -201,6 +201,34 @@ def test_a_new_vendors_tool_is_read(quasar):
     assert [(one.component, one.version) for one in facts.drivers] == [("qdrv", "2.7.1")]
     cut = parse_report(TABLE.format(status="Healthy").split("driver 2.7")[0] + "driver 2.7")
     assert cut.drivers == ()
+
+
+def test_a_new_vendors_boards_of_two_chips_are_read(monkeypatch):
+    rows = {
+        "first": r"^\|\s*(?P<index>\d+)\s+(?P<name>Q2-\w+)\s*\|\s*(?P<status>\w+)\s*\|"
+        r"\s*(?P<power>\d+)\s+(?P<temperature>\d+)",
+        "second": r"^\|\s*(?P<die>\d+)\s*\|\s*(?P<bdf>[0-9a-f:.]+)\s*\|\s*(?P<load>\d+)"
+        r"\s+(?P<memory>.*)$",
+        "boards": {"columns": r"DDR\(MB\)(\s+HBM)?", "arch": r"(Q2)-.*"},
+    }
+    tool = {"program": "q-smi", "output": {"anchor": "Q-SMI", "head": "Q-SMI", "rows": rows}}
+    raw = QUASAR | {"tools": [tool]}
+    assert [error.message for error in SCHEMA.iter_errors(raw)] == []
+    own = [("quasar", json.dumps(raw).encode())]
+    monkeypatch.setattr(vllm_adapter_vendors, "vendor_files", lambda: iter(own))
+    vendor_files.forget()
+    try:
+        facts = parse_report(
+            "Q-SMI v2\n| board | state | W C DDR(MB) HBM\n"
+            "| 4  Q2-X | OK | 90 40 |\n| 0 | 0000:1a:00.0 | 7 1 / 2  30 / 64 |\n"
+            "| 4  Q2-X | OK | 91 41 |\n| 1 | 0000:1b:00.0 | 8 1 / 2  31 / 64 |\n"
+        )
+    finally:
+        monkeypatch.undo()
+        vendor_files.forget()
+    found = [(one.card, one.die, one.logical, one.arch) for one in facts.accelerators]
+    assert found == [(4, 0, 0, "q2"), (4, 1, 1, "q2")]
+    assert [one.memory_used_bytes for one in facts.accelerators] == [30 << 20, 31 << 20]
 
 
 def test_a_new_vendors_devices_are_chosen_and_refused(quasar, capsys, tmp_path):

@@ -27,13 +27,26 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
+class Boards:
+    """Tables whose numbers are of boards, which carry one or more chips: see `_boards`.
+
+    `columns` is the line of columns: each of its groups that is there is one more kind of memory,
+    the last of which is the chip's own. `arch` is the device code in a chip's name.
+    """
+
+    columns: Pattern
+    arch: Pattern
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """The rows of a table: NVIDIA's frame, where `first` is None, or rows of the tool's own.
 
     A device is a line that `first` fits, and the line below it, in which `second` is looked for.
     In NVIDIA's frame `status` is looked for in that line, `load` and `errors` in the right half of
     the first. `driver` is the component whose version the group `driver` is. `process` is a row of
-    the table of processes; None is NVIDIA's, whose rows name a type.
+    the table of processes, which `process_head` begins; None is NVIDIA's, whose rows name a type.
+    `source` is what readings are said to be from, where it is not the program alone.
     """
 
     first: Pattern | None
@@ -43,6 +56,9 @@ class Rows:
     errors: tuple[tuple[Pattern, str], ...]
     process: Pattern | None
     driver: str | None
+    process_head: Pattern | None
+    source: str | None
+    boards: Boards | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +77,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All that one tool prints. `anchor` is in every text that has something of it.
+    """All that one tool prints. `anchor` is in every text that has something of it; None where
+    another module reads it, with these patterns.
 
     `head` begins a table; with `whole_text` rows are looked for wherever they are. `lists` are
     lines of one device each, `csv` the columns of which one makes a CSV the tool's, and `arch` a
@@ -70,7 +87,7 @@ class Layout:
 
     vendor: str
     source: str
-    anchor: Pattern
+    anchor: Pattern | None
     head: Pattern
     whole_text: bool
     versions: tuple[Version, ...]
@@ -85,10 +102,10 @@ class Layout:
 def layouts() -> tuple[Layout, ...]:
     """Every layout that is data; tools without one are read by modules of their own."""
     return tuple(
-        _layout(vendor, tool["output"], tool["program"])
+        layout
         for vendor, tools in sections("tools")
         for tool in tools
-        if "anchor" in tool.get("output", {})
+        if (layout := _layout(vendor, tool)) is not None
     )
 
 
@@ -108,11 +125,19 @@ def other_heads(vendor: str) -> tuple[Pattern, ...]:
     return tuple(head for other, _, head in heads() if other != vendor)
 
 
-def _layout(vendor: str, raw: Mapping[str, Any], program: str) -> Layout:
+def layout_of(program: str) -> Layout:
+    """The layout of a tool of which a module of its own reads a part."""
+    return next(one for one in layouts() if one.source == program)
+
+
+def _layout(vendor: str, tool: Mapping[str, Any]) -> Layout | None:
+    raw = tool.get("output", {})
+    if not {"anchor", "rows"} & set(raw):
+        return None
     return Layout(
         vendor,
-        program,
-        re.compile(raw["anchor"]),
+        tool["program"],
+        _compiled(raw, "anchor"),
         re.compile(raw["head"]),
         raw.get("whole_text", False),
         tuple(
@@ -136,7 +161,14 @@ def _rows(raw: Mapping[str, Any]) -> Rows:
         tuple((re.compile(one["pattern"]), one["text"]) for one in raw.get("errors", ())),
         _compiled(raw, "process"),
         raw.get("driver"),
+        _compiled(raw, "process_head"),
+        raw.get("source"),
+        _boards(raw["boards"]) if "boards" in raw else None,
     )
+
+
+def _boards(raw: Mapping[str, Any]) -> Boards:
+    return Boards(re.compile(raw["columns"]), re.compile(raw["arch"]))
 
 
 def _block(raw: Mapping[str, Any]) -> Block:

@@ -14,6 +14,7 @@ from typing import Final
 from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Driver, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators, merge
+from vllm_adapter.host.parsers._boards import board_table
 from vllm_adapter.host.parsers._common import (
     MIB,
     binary_size,
@@ -37,7 +38,7 @@ Held = Mapping[int, tuple[DeviceProcess, ...]]
 def parse(report: Report) -> HostFacts:
     """What every tool with a layout says of devices, drivers and processes."""
     text = report.text
-    found = [layout for layout in layouts() if layout.anchor.search(text)]
+    found = [one for one in layouts() if one.anchor and one.anchor.search(text)]
     if not found:
         return HostFacts()
     report = dense(report)
@@ -51,6 +52,9 @@ def _read(report: Report, layout: Layout) -> HostFacts:
     for pattern in layout.lists if layout.whole_text else ():
         devices = join_accelerators(devices, _listed(report, layout, pattern))
     drivers: list[Driver] = []
+    rows = layout.rows
+    if rows and rows.boards:
+        devices = join_accelerators(devices, board_table(report, layout, rows, rows.boards))
     for start, stop in _stretches(report, layout):
         drivers += _versions(report, layout, start, stop)
         for block in layout.blocks:
@@ -58,10 +62,10 @@ def _read(report: Report, layout: Layout) -> HostFacts:
                 blocks = list(_blocks(report, layout, block, start + 1, stop))
                 devices = join_accelerators(devices, [device for device, _ in blocks])
                 drivers += [driver for _, driver in blocks if driver]
-        if layout.rows:
-            rows = list(_table(report, layout, layout.rows, start, stop))
-            devices = join_accelerators(devices, [device for device, _ in rows])
-            drivers += [driver for _, driver in rows if driver]
+        if rows and not rows.boards:
+            table = list(_table(report, layout, rows, start, stop))
+            devices = join_accelerators(devices, [device for device, _ in table])
+            drivers += [driver for _, driver in table if driver]
     for block in layout.blocks:
         if not block.inside:
             blocks = list(_blocks(report, layout, block, 0, len(report.lines)))
