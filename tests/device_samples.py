@@ -13,25 +13,23 @@ from vllm_adapter.host.text import clean
 
 DATA = Path(__file__).parent / "data"
 SAMPLES = {
-    "amd_smi": ("tool_outputs/amd-smi-overview.txt", "tool_outputs/amd-smi-static.txt"),
-    "cnmon": ("tool_outputs/cnmon.txt", "tool_outputs/cnmon-4.txt"),
+    "amd_smi": (
+        "tool_outputs/amd-smi-overview.txt",
+        "tool_outputs/amd-smi-static.txt",
+    ),
     "dmesg": (
         "reports/other-vendors/03-habanalabs-dmesg-4-cards-unusable.txt",
         "tool_outputs/kernel-log.txt",
     ),
-    "hl_smi": (
-        "reports/other-vendors/01-hl-smi-8xgaudi2-one-busy.txt",
-        "tool_outputs/hl-smi-list.txt",
-        "tool_outputs/hl-smi-gaudi3.txt",
+    "inxi": (
+        "reports/intel/06-inxi-laptop-intel-only.txt",
+        "tool_outputs/inxi-hybrid.txt",
     ),
-    "inxi": ("reports/intel/06-inxi-laptop-intel-only.txt", "tool_outputs/inxi-hybrid.txt"),
     "lspci": (
         "reports/intel/07-lspci-optimus-laptop.txt",
         "reports/intel/08-lspci-k-arc-a770-i915.txt",
         "tool_outputs/lspci-mixed.txt",
     ),
-    "mthreads_gmi": ("tool_outputs/mthreads-gmi.txt",),
-    "mx_smi": ("tool_outputs/mx-smi.txt",),
     "npu_smi": (
         "reports/ascend/05-npu-smi-1x910b4-id-starts-at-1.txt",
         "tool_outputs/npu-smi-a3.txt",
@@ -45,9 +43,6 @@ SAMPLES = {
         "reports/nvidia-smi/06-nvml-mismatch-with-library-line.txt",
         "tool_outputs/nvidia-smi-mig.txt",
         "tool_outputs/nvidia-smi-query.csv.txt",
-        "tool_outputs/ppu-smi.txt",
-        "tool_outputs/ixsmi.txt",
-        "tool_outputs/kunlunxin-xpu-smi.txt",
     ),
     "nvidia_smi_q": (
         "reports/numa-sysfs/04-nvidia-smi-xml-driver-390-fermi.txt",
@@ -58,10 +53,26 @@ SAMPLES = {
         "reports/errors/48-amd-smi-card-node-permission.txt",
         "tool_outputs/driver-files.txt",
     ),
-    "rocm_smi": ("tool_outputs/rocm-smi.txt", "tool_outputs/hy-smi.txt"),
+    "rocm_smi": (
+        "tool_outputs/rocm-smi.txt",
+        "tool_outputs/hy-smi.txt",
+    ),
     "rocminfo": ("tool_outputs/rocminfo.txt",),
     "sycl_ls": ("tool_outputs/sycl-ls.txt",),
-    "xpu_smi": ("tool_outputs/xpu-smi-discovery.txt", "tool_outputs/xpu-smi-2-overview.txt"),
+    "vendor_tables": (
+        "reports/other-vendors/01-hl-smi-8xgaudi2-one-busy.txt",
+        "tool_outputs/hl-smi-list.txt",
+        "tool_outputs/hl-smi-gaudi3.txt",
+        "tool_outputs/mx-smi.txt",
+        "tool_outputs/cnmon.txt",
+        "tool_outputs/cnmon-4.txt",
+        "tool_outputs/mthreads-gmi.txt",
+        "tool_outputs/ppu-smi.txt",
+        "tool_outputs/ixsmi.txt",
+        "tool_outputs/kunlunxin-xpu-smi.txt",
+        "tool_outputs/xpu-smi-2-overview.txt",
+    ),
+    "xpu_smi": ("tool_outputs/xpu-smi-discovery.txt",),
 }
 EVERY = tuple((parser, path) for parser, paths in SAMPLES.items() for path in paths)
 

@@ -18,7 +18,7 @@ from vllm_adapter.engine.ops.spec import OpCase
 from vllm_adapter.errors import AdapterError, SettingError, UnsupportedCase
 from vllm_adapter.operators import DTYPES, OPERATORS
 from vllm_adapter.settings import Fallback, Settings
-from vllm_adapter_conformance import op_cases
+from vllm_adapter_conformance.ops import cases as op_cases
 
 pytestmark = pytest.mark.device
 

@@ -33,7 +33,7 @@ def path(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    monkeypatch.setattr("vllm_adapter.host.live_health._LIBRARY_OF", {})
+    monkeypatch.setattr("vllm_adapter.host.live_health._CHILDREN", {})
     return folder
 
 

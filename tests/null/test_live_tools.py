@@ -19,7 +19,7 @@ from vllm_adapter.host._tree import Tree
 from vllm_adapter.host.children import run_all
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.live import collect_all
-from vllm_adapter.host.live_tools import TOOLS, ask_tools, find_program
+from vllm_adapter.host.live_tools import ask_tools, asked_tools, find_program
 
 pytestmark = pytest.mark.null
 REPORTS = Path(__file__).parent.parent / "data" / "reports"
@@ -194,7 +194,7 @@ def test_two_makers_tools_of_one_name(tmp_path, tools, seen, asked):
 
 
 def test_a_tool_in_its_package_s_folder_is_found_without_path(tmp_path, tools):
-    tool = next(tool for tool in TOOLS if tool.program == "nvidia-smi")
+    tool = next(tool for tool in asked_tools() if tool.program == "nvidia-smi")
     path = tmp_path / "root/usr/lib/wsl/lib/nvidia-smi"
     path.parent.mkdir(parents=True)
     path.write_text("#!/bin/sh\n")

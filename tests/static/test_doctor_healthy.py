@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from vllm_adapter.doctor.box import Box
 from vllm_adapter.doctor.diagnose import diagnose
 from vllm_adapter.doctor.finding import Severity
-from vllm_adapter.driver_tables import BRANCHES, WHEELS
+from vllm_adapter.driver_tables import BRANCHES, wheels
 from vllm_adapter.host.report import parse_report
 
 pytestmark = pytest.mark.static
@@ -84,7 +84,7 @@ DEVICES = (
 )
 
 
-@pytest.mark.parametrize("wheel", WHEELS, ids=lambda w: f"{w.first}{w.local}{w.machine}")
+@pytest.mark.parametrize("wheel", wheels(), ids=lambda w: f"{w.first}{w.local}{w.machine}")
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_build_with_code_for_the_device_is_fine(wheel, device):
     local = wheel.local[-1]

@@ -14,8 +14,7 @@ from vllm_adapter.errors import DeviceUnhealthy
 from vllm_adapter.health import family, findings, used
 from vllm_adapter.host.device_facts import DeviceProcess, Health
 from vllm_adapter.host.facts import Accelerator, HostFacts
-from vllm_adapter.host.live_health import TOOLS_OF, Reading
-from vllm_adapter.host.live_tools import TOOLS
+from vllm_adapter.host.live_health import Reading, can_read, tools_of
 from vllm_adapter.known_vendors import VENDORS
 from vllm_adapter.settings import Settings
 
@@ -269,7 +268,8 @@ def test_how_many_devices_the_flags_ask_for(flags, count):
 
 
 def test_each_reader_is_a_tool_that_we_know():
-    tools = {(tool.vendor, tool.program) for tool in TOOLS}
-    for vendor, programs in TOOLS_OF.items():
-        assert vendor in VENDORS
-        assert {(vendor, program) for program, _ in programs} <= tools
+    for vendor in VENDORS:
+        assert can_read(vendor) == bool(tools_of(vendor))
+        assert all(tool.vendor == vendor and tool.health for tool in tools_of(vendor))
+    assert [tool.program for tool in tools_of("rocm")] == ["amd-smi", "rocm-smi"]
+    assert not can_read("thead")  # we read its table, and do not ask for it

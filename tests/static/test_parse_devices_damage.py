@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 pytestmark = pytest.mark.static
 
-_TABLES = ("nvidia_smi", "hl_smi", "npu_smi", "mx_smi", "cnmon", "amd_smi")
+_TABLES = ("nvidia_smi", "vendor_tables", "npu_smi", "amd_smi")
 _PATHS = sorted({path for _, path in EVERY})
 
 
@@ -79,6 +79,6 @@ def test_no_text_makes_a_parser_raise(parser, pieces):
 def test_a_parser_says_nothing_of_others_outputs(parser):
     """But the frames that several tools share by design, which `nvidia_smi` reads for all."""
     for other, path in EVERY:
-        if other != parser and (parser, other) not in (("nvidia_smi", "hl_smi"),):
+        if other != parser and (parser, other) not in (("nvidia_smi", "vendor_tables"),):
             facts = read(parser, sample(path))
             assert not facts.accelerators, (path, facts.accelerators)

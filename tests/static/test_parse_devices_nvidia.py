@@ -113,7 +113,7 @@ def test_a_lost_device_keeps_its_address():
     ],
 )
 def test_a_face_is_not_a_maker(path, vendor, name):
-    facts = read("nvidia_smi", sample(f"tool_outputs/{path}"))
+    facts = read("vendor_tables", sample(f"tool_outputs/{path}"))
     assert {(device.vendor, device.name) for device in facts.accelerators} == {(vendor, name)}
     assert "nvidia" not in versions(facts)
 

@@ -125,7 +125,7 @@ def test_npu_tables_of_one_to_sixteen(count, first, end):
 
 
 def test_eight_gaudi_of_which_one_is_busy():
-    facts = read("hl_smi", sample("reports/other-vendors/01-hl-smi-8xgaudi2-one-busy.txt"))
+    facts = read("vendor_tables", sample("reports/other-vendors/01-hl-smi-8xgaudi2-one-busy.txt"))
     assert len(facts.accelerators) == 8
     assert {(one.vendor, one.name) for one in facts.accelerators} == {("gaudi", "HL-225")}
     assert facts.accelerators[0].bdf == "0000:b3:00.0"
@@ -140,13 +140,13 @@ def test_eight_gaudi_of_which_one_is_busy():
 
 
 def test_gaudi_3_and_the_list():
-    facts = tool("hl_smi", "hl-smi-gaudi3.txt")
+    facts = tool("vendor_tables", "hl-smi-gaudi3.txt")
     first, second = facts.accelerators
     assert versions(facts)["habanalabs"] == "1.23.0-2eae87a"  # not the network's driver
     assert (first.name, first.memory_total_bytes) == ("HL-325L", 131072 * MIB)
     assert (first.health.utilization_percent, first.health.power_cap_w) == (4, 900)
     assert second.health.errors == ("7 uncorrectable memory errors",)
-    listed = tool("hl_smi", "hl-smi-list.txt").accelerators
+    listed = tool("vendor_tables", "hl-smi-list.txt").accelerators
     assert [(one.index, one.bdf, one.name) for one in listed] == [
         (0, "0000:43:00.0", "HL-225"),
         (1, "0000:44:00.0", "HL-225"),
@@ -226,7 +226,7 @@ def test_intels_discovery_and_overview():
     first, second = tool("xpu_smi", "xpu-smi-discovery.txt").accelerators
     assert (first.bdf, first.memory_total_bytes) == ("0000:4b:00.0", None)
     assert second.memory_total_bytes == 131072 * MIB
-    facts = tool("xpu_smi", "xpu-smi-2-overview.txt")
+    facts = tool("vendor_tables", "xpu-smi-2-overview.txt")
     assert versions(facts) == {"level-zero": "1.27.0"}
     assert facts.accelerators[0].processes == (DeviceProcess(2874292, "xpu-smi", 206 * MIB),)
 
@@ -244,7 +244,7 @@ def test_intels_json_and_dump():
 
 
 def test_metax_says_who_holds_a_device():
-    facts = tool("mx_smi", "mx-smi.txt")
+    facts = tool("vendor_tables", "mx-smi.txt")
     first, second = facts.accelerators
     assert versions(facts) == {"metax": "3.0.11", "maca": "3.1.0.14"}
     assert (first.health.status, first.health.utilization_percent) == ("Available", 3)
@@ -256,7 +256,7 @@ def test_metax_lists_states():
         "GPU#0    MXC500      0000:08:00.0   Available (UUID: GPU-aaaa-0)\n"
         "GPU#2    MXC500      0000:0e:00.0   Not Available (UUID: GPU-aaaa-2)\n"
     )
-    devices = read("mx_smi", text).accelerators
+    devices = read("vendor_tables", text).accelerators
     assert [(one.index, one.health.status) for one in devices] == [
         (0, "Available"),
         (2, "Not Available"),
@@ -264,7 +264,7 @@ def test_metax_lists_states():
 
 
 def test_moore_threads():
-    facts = tool("mthreads_gmi", "mthreads-gmi.txt")
+    facts = tool("vendor_tables", "mthreads-gmi.txt")
     (device,) = facts.accelerators
     assert versions(facts) == {"mtgpu": "3.0.0"}
     assert (device.name, device.memory_total_bytes) == ("MTT S80", 16384 * MIB)
@@ -276,7 +276,7 @@ def test_moore_threads():
     [("cnmon.txt", "5.10.13", "0000:39:00.0"), ("cnmon-4.txt", "4.20.11", None)],
 )
 def test_cambricon_of_two_ages(path, driver, bdf):
-    facts = tool("cnmon", path)
+    facts = tool("vendor_tables", path)
     assert versions(facts) == {"cambricon": driver}
     assert (facts.accelerators[0].vendor, facts.accelerators[0].bdf) == ("mlu", bdf)
     assert facts.accelerators[0].health.power_cap_w in (150, 250)

@@ -10,7 +10,10 @@ import json
 import re
 from typing import Any, Final
 
+from vllm_adapter.container_recipes import Resource
 from vllm_adapter.containers import Flag, Order
+from vllm_adapter.errors import InputError
+from vllm_adapter.host.box_device import Device
 from vllm_adapter.visible import environment_for
 
 _PLAIN: Final = re.compile(r"[A-Za-z/][\w./-]*")
@@ -21,7 +24,7 @@ def pod(order: Order, image: str) -> tuple[dict[str, Any], tuple[Flag, ...]]:
     """The pod's fragment, and the reason of each part.
 
     Raises:
-        InputError: no recipe is known for the vendor.
+        InputError: no recipe, or no device plug-in, is known for the vendor.
     """
     items = [item for item in order.recipe.items if item.pod and order.holds(item)]
     reasons: list[Flag] = []
@@ -85,17 +88,25 @@ def pod_notes(order: Order) -> tuple[str, ...]:
 
 def _resource(order: Order) -> tuple[str, str, str]:
     """The plug-in's key, where that is from, and why."""
-    device, recipe = order.devices[0], order.recipe
+    device = order.devices[0]
+    found = next((one for one in order.recipe.resources if _holds(one, device)), None)
+    if found is None:
+        raise InputError(
+            f"the key of {order.vendor}'s device plug-in is not known",
+            hint="ask the vendor's documents; docker and podman need none",
+        )
     why = "the device plug-in's key: it passes nodes and libraries in"
-    if order.vendor == "cuda" and device.partition:
-        return f"nvidia.com/mig-{device.partition}", "", f"{why}; the mixed strategy for MIG"
-    key = recipe.resource
-    if "{driver}" in key:
-        if device.driver in ("i915", "xe"):
-            return key.format(driver=device.driver), recipe.resource_source, why
-        return key.format(driver="xe"), "", f"{why}; with the i915 driver it is gpu.intel.com/i915"
-    family = "Ascend310P" if "310p" in f"{device.arch} {device.name}".lower() else "Ascend910"
-    return key.format(family=family), recipe.resource_source, why
+    key = found.key.format(partition=device.partition)
+    return key, found.source, f"{why}; {found.note}" if found.note else why
+
+
+def _holds(one: Resource, device: Device) -> bool:
+    told = f"{device.arch} {device.name}".lower()
+    return (
+        (not one.partition or bool(device.partition))
+        and (not one.driver or one.driver == device.driver)
+        and one.words in told
+    )
 
 
 def _groups(order: Order) -> list[int]:

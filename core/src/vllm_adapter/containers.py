@@ -6,7 +6,6 @@ No image is built or run here: the flags come from documents and public run scri
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,6 @@ from vllm_adapter.visible import environment_for
 
 ENGINES: Final = ("docker", "podman", "k8s")
 NOT_RUN: Final = "no image was built or run here: these flags come from documents and scripts"
-
-# The GPU of a Jetson or IGX module: a part of the processor, which `--gpus` does not reach.
-_TEGRA: Final = re.compile(r"\(nvgpu\)|\b(?:Orin|Thor|Xavier|Tegra|Jetson)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +75,12 @@ class Order:
         return len(self.devices) == len(self.siblings)
 
     @property
-    def tegra(self) -> bool:
-        """Whether the devices are a Jetson's own GPU, by their names."""
-        names = [device.name or "" for device in self.devices]
-        return self.vendor == "cuda" and bool(names) and all(map(_TEGRA.search, names))
+    def module(self) -> bool:
+        """Whether the devices are a module's own GPU (a Jetson's), by their names."""
+        pattern = self.recipe.module
+        if pattern is None or not self.devices:
+            return False
+        return all(pattern.search(device.name or "") for device in self.devices)
 
     def holds(self, item: Item) -> bool:
         """Whether an item's condition is met."""
@@ -126,12 +124,8 @@ def command(order: Order, engine: str, image: str, flags: Sequence[Flag]) -> str
 def notes(order: Order, engine: str) -> tuple[str, ...]:
     """What should be known beside the flags."""
     found = [NOT_RUN, *order.recipe.notes]
-    if order.vendor == "cuda" and order.wsl:
-        found.append(
-            "on WSL the toolkit passes /dev/dxg and /usr/lib/wsl in, and always all GPUs; without "
-            "it: --device /dev/dxg -v /usr/lib/wsl:/usr/lib/wsl:ro "
-            "-e LD_LIBRARY_PATH=/usr/lib/wsl/lib"
-        )
+    if order.recipe.wsl and order.wsl:
+        found.append(order.recipe.wsl)
     guessed = [one.id for one in order.devices if not one.nodes]
     if guessed and any("{n}" in item.value for item in order.recipe.items) and engine != "k8s":
         found.append(
@@ -140,9 +134,9 @@ def notes(order: Order, engine: str) -> tuple[str, ...]:
         )
     if engine == "podman" and any(item.kind == "group" for item in order.recipe.items):
         found.append("rootless podman keeps your own groups with --group-add keep-groups instead")
-    if "wsl" not in {item.when for item in order.recipe.items} and order.wsl:
-        if order.vendor not in ("cuda", "cpu"):
-            found.append("nothing is known here of this vendor's devices on WSL")
+    known = order.recipe.wsl or "wsl" in {item.when for item in order.recipe.items}
+    if order.wsl and order.devices and not known:
+        found.append("nothing is known here of this vendor's devices on WSL")
     return tuple(found)
 
 
@@ -189,7 +183,7 @@ def _gpus(item: Item, value: str, order: Order, engine: str) -> Iterator[Flag]:
             "SELinux would keep the container from the device nodes",
             "vendor docs",
         )
-    elif order.tegra:
+    elif order.module:
         why = "the toolkit refuses --gpus on a Jetson: its runtime mounts what its CSV files name"
         yield Flag(("--runtime", "nvidia"), why, "vendor runtime")
         why = "without it that runtime passes nothing in; most CUDA images set it"

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from vllm_adapter.driver_tables import DRIVER_FLOORS
 from vllm_adapter.host.box_device import Device, Inventory
 from vllm_adapter.host.facts import DeviceNode, HostFacts
-from vllm_adapter.known_vendors import VENDORS, install_command
+from vllm_adapter.known_vendors import VENDORS, how_to_serve
 from vllm_adapter.records import AdapterRecord, Status
 from vllm_adapter.settings import Settings
 from vllm_adapter.visible import hidden_by
@@ -25,12 +26,10 @@ _BAD_STATUS: Final = frozenset(
 _LOST: Final = re.compile(
     r"(?i)\blost\b|not usable|unusable|fallen off|failed to init|is missing|needs? (?:a )?reset"
 )
+_LEAST_BRANCH: Final = 100
+"""A driver with a smaller number counts otherwise than by branches."""
 _SMALL_SHARE: Final = 4
 """A GPU with less than a quarter of its largest sibling's memory drives a display."""
-_CUDA_FLOOR: Final = 50
-"""torch's builds since 2.8 start at sm_50 (cu126); all others start higher."""
-_DRIVER_FLOOR: Final = 450
-"""The least NVIDIA driver branch of any CUDA runtime with minor-version compatibility (11.x)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +82,13 @@ def warnings(device: Device, context: Context) -> list[str]:
     """What should be known of a device that is used all the same."""
     found = []
     paths = {node.path for node in context.facts.nodes}
-    if device.vendor == "cuda" and "/dev/nvidiactl" in paths and "/dev/nvidia-uvm" not in paths:
-        if not (context.facts.report or context.outside):
-            found.append(
-                "/dev/nvidia-uvm is not here, and CUDA needs it: the host's driver makes it at "
-                "first use (`nvidia-modprobe -u`), and a container must be given it"
-            )
+    row = VENDORS.get(device.vendor)
+    if row and not (context.facts.report or context.outside):
+        found += [
+            warning
+            for path, beside, warning in row.made_late
+            if beside in paths and path not in paths
+        ]
     if device.system_memory:
         found.append("its memory is the system's own: what the CPU uses is missing there")
     if device.told:
@@ -182,8 +182,9 @@ def _empty_mig(device: Device, context: Context) -> Refusal | None:
 def _old_arch(device: Device, context: Context) -> Refusal | None:
     torch, arch = context.facts.torch, (device.arch or "").split(":")[0]
     archs = torch.archs if torch else ()
-    if device.vendor == "cuda" and (number := _sm(arch)) is not None:
-        if number < _CUDA_FLOOR:
+    row = VENDORS.get(device.vendor)
+    if row and row.code == "sm" and (number := _sm(arch)) is not None:
+        if number < row.code_floor:
             return Refusal(
                 f"no torch build that we serve has code for {arch}", "use a newer GPU, or the CPU"
             )
@@ -195,7 +196,7 @@ def _old_arch(device: Device, context: Context) -> Refusal | None:
                 f"torch was built for {', '.join(archs)}, and this is {arch}",
                 f"install a torch build with {arch}",
             )
-    if device.vendor == "rocm" and arch.startswith("gfx"):
+    if row and row.code == "gfx" and arch.startswith("gfx"):
         built_for = [one.split(":")[0] for one in archs if one.startswith("gfx")]
         if built_for and arch not in built_for:
             return Refusal(
@@ -206,16 +207,17 @@ def _old_arch(device: Device, context: Context) -> Refusal | None:
 
 
 def _old_driver(device: Device, context: Context) -> Refusal | None:
-    driver = context.facts.driver("nvidia")
-    major = driver.version.split(".")[0] if driver else ""
-    if device.vendor != "cuda" or context.wsl or not major.isdigit():
+    floor = DRIVER_FLOORS.get(device.vendor)
+    driver = context.facts.driver(floor.component) if floor else None
+    if floor is None or driver is None or context.wsl:
         return None
-    if int(major) >= _DRIVER_FLOOR or int(major) < 100:
+    major = driver.version.split(".")[0]
+    if not major.isdigit() or not _LEAST_BRANCH <= int(major) < floor.branch:
         return None
     return Refusal(
-        f"the NVIDIA driver {driver.version if driver else ''} serves no CUDA runtime that torch "
-        f"is built with (from {_DRIVER_FLOOR} on)",
-        "install a driver of branch 580 or newer, or use a newer GPU if that one has none",
+        f"the {device.vendor_name} driver {driver.version} serves no {floor.runtime} runtime that "
+        f"torch is built with (from {floor.branch} on)",
+        floor.next_step,
     )
 
 
@@ -234,7 +236,8 @@ def _no_node(device: Device, context: Context) -> Refusal | None:
     own = [*device.nodes, *(paths[path] for path in row.control if path in paths)]
     through = "start the container with the flags of `vllm-adapter container`"
     if not context.facts.report and (nodes or context.live):
-        missing = [p for p in row.control if p not in paths and p != "/dev/nvidia-uvm"]
+        late = {path for path, _, _ in row.made_late}
+        missing = [path for path in row.control if path not in paths and path not in late]
         if row.render and not render:
             missing.append("/dev/dri/renderD*")
         if row.numbered and not device.nodes and not _reachable(device, context):
@@ -293,7 +296,7 @@ def _no_adapter(device: Device, context: Context) -> Refusal | None:
         return None
     record = context.records.get(device.vendor)
     if record is None:
-        return Refusal("no adapter for it is installed", install_command(device.vendor))
+        return Refusal("no adapter for it is installed", how_to_serve(device.vendor))
     if record.status in (None, Status.OK):
         return None
     return Refusal(

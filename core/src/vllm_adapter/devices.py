@@ -15,10 +15,10 @@ from vllm_adapter.device_rules import GIB, Context, Refusal, refusals, warnings
 from vllm_adapter.host.box_device import Device, Inventory
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.inventory import inventory
-from vllm_adapter.known_vendors import VENDORS, install_command
+from vllm_adapter.known_vendors import VENDORS, not_served
 from vllm_adapter.records import AdapterRecord, Status
 from vllm_adapter.settings import Fallback, Settings
-from vllm_adapter.visible import filtered_twice
+from vllm_adapter.visible import filtered_twice, limits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class DeviceManager:
             if group is not best:
                 rejected += [_left(one, best[0]) for one in group]
         why = _why(best, groups)
-        if best[0].device.vendor == "cuda" and best[0].device.partition:
+        if best[0].device.partition and limits_of(best[0].device.vendor).instances:
             rejected += [_another_instance(one, best[0]) for one in best[1:]]
             best = best[:1]
         notes += _torch_notes(best, self.facts)
@@ -204,7 +204,7 @@ def _of_records(records: Sequence[AdapterRecord], found: Inventory) -> Iterable[
 def _adapter_state(vendor: str, records: dict[str, AdapterRecord]) -> str:
     if vendor in records:
         return f"installed ({records[vendor].status_text})"
-    return f"not installed: {install_command(vendor)}"
+    return not_served(vendor)
 
 
 def _groups(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
@@ -280,7 +280,8 @@ def _why(best: list[Candidate], groups: list[list[Candidate]]) -> str:
 def _torch_notes(chosen: Sequence[Candidate], facts: HostFacts) -> list[str]:
     """Where torch itself does not reach what was chosen."""
     torch = facts.torch
-    if not chosen or torch is None or chosen[0].device.vendor not in ("cuda", "rocm", "xpu"):
+    row = VENDORS.get(chosen[0].device.vendor) if chosen else None
+    if torch is None or row is None or row.build is None:
         return []
     if torch.local == "cpu":
         return ["torch is a build for the CPU: no device of this box is reached by it"]
@@ -292,13 +293,18 @@ def _torch_notes(chosen: Sequence[Candidate], facts: HostFacts) -> list[str]:
 
 
 def _order_notes(found: Inventory) -> list[str]:
-    titles = {one.title for one in found.of("cuda") if one.name or one.pci_id}
-    if len(titles) < 2:
-        return []
-    return [
-        "the NVIDIA devices are not alike: CUDA counts the fastest first and nvidia-smi by bus "
-        "address, until CUDA_DEVICE_ORDER=PCI_BUS_ID; what device 0 can do is not what all can"
-    ]
+    notes = []
+    for vendor, row in VENDORS.items():
+        titles = {one.title for one in found.of(vendor) if one.name or one.pci_id}
+        if row.limits.order and len(titles) > 1:
+            name, value, counter = row.limits.order
+            tool = (row.tool or "the tool").split()[0]
+            notes.append(
+                f"the {row.name} devices are not alike: {counter} counts the fastest first and "
+                f"{tool} by bus address, until {name}={value}; what device 0 can do is not what "
+                "all can"
+            )
+    return notes
 
 
 def _why_none(candidates: tuple[Candidate, ...], facts: HostFacts, live: bool) -> str:

@@ -16,17 +16,17 @@ from vllm_adapter.driver_decision import BITS, DriverDecision, Outcome
 from vllm_adapter.driver_tables import (
     cuda_of_driver,
     full_driver,
+    on_windows,
     rocm_targets,
     serves,
     wheel_archs,
+    without_version,
 )
 from vllm_adapter.driver_versions import Version, begins_with, older, parse_version
 from vllm_adapter.host.facts import Driver, HostFacts, TorchBuild
 
 _RUNTIMES: Final = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU runtime"}
 _MODULE_FILE: Final = "/sys/module/"
-_IN_TREE: Final = frozenset({"amdgpu", "habanalabs", "xe", "i915"})
-"""Drivers whose module in the kernel's own tree declares no version."""
 
 
 def negotiate(
@@ -50,9 +50,8 @@ def negotiate(
 def _driver(host: HostFacts, component: str | None) -> Driver | None:
     if component is None:
         return None
-    if component == "nvidia":  # under WSL the driver is the Windows host's
-        return host.driver("windows") or host.driver("nvidia")
-    return host.driver(component)
+    windows = on_windows(component)  # under WSL the driver is the Windows host's
+    return (host.driver(windows) if windows else None) or host.driver(component)
 
 
 def _process(
@@ -66,7 +65,11 @@ def _process(
     if component is None:
         return
     if driver is None or version is None:
-        why = ": a module of the kernel's own tree has none" if component in _IN_TREE else ""
+        why = (
+            ": a module of the kernel's own tree has none"
+            if component in without_version()
+            else ""
+        )
         yield DriverDecision(
             Outcome.UNKNOWN,
             "driver",
@@ -128,7 +131,7 @@ def _builds(
         minimum,
         pointer=pointer,
     )
-    full = full_driver(wanted) if runtime == "cuda" else None
+    full = full_driver(wanted, runtime)
     if full is not None and _is_older(driver, version, full):
         yield DriverDecision(
             Outcome.NOTE,
@@ -150,12 +153,12 @@ def _too_old(
     pointer: str,
 ) -> DriverDecision:
     kind, wanted, name = runtime
-    told = host.driver("cuda")
-    own, libcuda = cuda_of_driver(driver.version), parse_version(told.version if told else None)
+    told = host.driver(kind)
+    own = cuda_of_driver(driver.version, kind)
+    libcuda = parse_version(told.version if told else None)
     newer = own is not None and libcuda is not None and older(parse_version(own) or (), libcuda)
     asked = parse_version(wanted)
-    if kind == "cuda" and newer and libcuda and asked and not older(libcuda, asked):
-        assert told is not None
+    if told and newer and libcuda and asked and not older(libcuda, asked):
         return DriverDecision(
             Outcome.NOTE,
             "driver",

@@ -20,7 +20,14 @@ from vllm_adapter.doctor.register import rules_of
 from vllm_adapter.host.box_device import Device
 from vllm_adapter.host.facts import Accelerator, HostFacts
 from vllm_adapter.host.merge import same_device
-from vllm_adapter.visible import hidden_by, variables_of
+from vllm_adapter.visible import (
+    hidden_by,
+    in_order,
+    limits_of,
+    numbers_are_told,
+    program_number,
+    variables_of,
+)
 
 WATCHED: Final = ("VA1701", "VA1704", "VA1707", "VA1703", "VA1702")
 """The codes that are about a device's health, the worst first."""
@@ -69,26 +76,20 @@ def _visible(siblings: Sequence[Device], facts: HostFacts) -> tuple[tuple[Device
 
 def _numbers_are_known(siblings: Sequence[Device], facts: HostFacts) -> bool:
     """Whether a program numbers the devices as we do."""
-    if siblings[0].vendor == "gaudi":  # by module id, which its table does not tell
-        return all(one.told is not None and one.told.logical is not None for one in siblings)
-    if siblings[0].vendor != "cuda":
-        return True
+    limits = limits_of(siblings[0].vendor)
+    if limits.numbers == "logical":  # Gaudi's module ids, which its table does not tell
+        return numbers_are_told(siblings)
     # CUDA counts the fastest first, unless told to count by bus address
     alike = len({(one.name, one.arch, one.memory_total_bytes) for one in siblings}) == 1
-    return alike or facts.variable("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    return alike or in_order(limits, facts)
 
 
 def _named(item: str, siblings: Sequence[Device], plain: bool) -> Device | None:
     if item.isdigit():
-        by_number = [one for one in siblings if plain and _number(one) == int(item)]
+        by_number = [one for one in siblings if plain and program_number(one) == int(item)]
         return by_number[0] if len(by_number) == 1 else None
     by_id = [one for one in siblings if one.uuid and one.uuid.startswith(item)]
     return by_id[0] if len(by_id) == 1 else None
-
-
-def _number(device: Device) -> int:
-    own = device.vendor == "cuda" and device.physical is not None
-    return device.physical if own and device.physical is not None else device.index
 
 
 def said_of(device: Device, accelerators: Sequence[Accelerator]) -> Accelerator | None:

@@ -1,20 +1,18 @@
 """Vendors whose accelerators we know: how each is recognised, named, seen and hidden.
 
-A table and no code a vendor: what differs is data. `source` marks where a row is from: pci.ids is
-the list of 2026-05; "vendor" a vendor's own document or code, "vLLM" its source or documents,
-"public" scripts of several public projects that agree, "one source" a single one. What nobody
-told is None, and users of this table then say so.
+What differs between vendors is data: one JSON file each in the distribution vllm-adapter-vendors,
+with its sources. A field that nobody told is None, and users of this table then say so. A new
+vendor is one more file; no code asks which vendor it is. Rows are named tuples, since `list`
+imports this module, and dataclasses of as many fields would cost it ten milliseconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-_DISPLAY: Final = ("0x0300", "0x0302", "0x0380")
-_ACCELERATOR: Final = "0x1200"
-_EITHER: Final = (*_DISPLAY, _ACCELERATOR)
+from vllm_adapter.vendor_files import Table, documents, once, sections
 
 
 class PciFunction(Protocol):
@@ -33,212 +31,180 @@ class PciFunction(Protocol):
 F = TypeVar("F", bound=PciFunction)
 
 
-@dataclass(frozen=True, slots=True)
-class Vendor:
+class Visible(NamedTuple):
+    """How a process is made to see some devices only.
+
+    `read` are the variables that the vendor's stack reads, in that order; `set` those to be set,
+    of which "{numbers}" stands for the devices; `unset` must not be set beside them. `numbers` are
+    the inventory's ("index"), the driver's ("physical"), or such as only the runtime tells
+    ("logical"): where they are not told, `unknown` says how to learn them. `order` is (variable,
+    value, who counts) where the runtime counts devices in another order unless told not to.
+    `instances` are notes for parts of a device, which go by UUID and one a process: where no UUID
+    is told, and where there are several. `mixed` is a note for boxes with an integrated GPU.
+    """
+
+    read: tuple[str, ...] = ()
+    set: tuple[tuple[str, str], ...] = ()
+    unset: tuple[str, ...] = ()
+    note: str | None = None
+    numbers: str = "index"
+    unknown: str | None = None
+    unknown_unset: tuple[str, ...] = ()
+    order: tuple[str, str, str] | None = None
+    instances: tuple[str, str] | None = None
+    mixed: str | None = None
+
+
+class Integrated(NamedTuple):
+    """How a vendor's GPU inside a processor is told from its cards.
+
+    `bus`: all on this bus are; `devices`: PCI ids, of which a star leaves the end open.
+    """
+
+    bus: str | None = None
+    devices: tuple[str, ...] = ()
+    archs: tuple[str, ...] = ()
+
+
+class Plugin(NamedTuple):
+    """The vendor's own plug-in for vLLM, and how it is installed."""
+
+    package: str
+    install: str
+    source: str
+
+
+class Vendor(NamedTuple):
     """One vendor's devices. `adapter` is the name that an adapter for them has.
 
+    `has_adapter` is whether this project has that adapter; `plugin` is the vendor's own.
     `pci` is the PCI vendor id, `classes` the first four digits of its accelerators' classes, and
     `products` their device ids, where the class alone does not tell them from other functions.
-    `torch_type` is torch's device type; `visible` is the variable that limits what a process
-    sees, `container_visible` the one that the vendor's container runtime reads. Device nodes:
+    `torch_type` is torch's device type, and `build` the runtime of the torch build that serves
+    them; `code` is the family of device codes, "sm" or "gfx", and `code_floor` the least of them
+    that a build has. `visible` is the variable that limits what a process sees, `limits` how it is
+    set, `container_visible` the one that the vendor's container runtime reads. Device nodes:
     `numbered` has one a device, `{n}` being the driver's number of it, which with `own_numbers` is
     another than the tool's (`older` are names from before); `control` are those that all devices
-    need; `render` says that /dev/dri/renderD* is needed too. `tool` lists the devices.
+    need; `made_late` are (path, the one beside which it is missed, warning) of nodes that appear
+    at first use; `render` says that /dev/dri/renderD* is needed too. `tool` lists the devices.
+    `label` is the word for a device in tables. `never_integrated`: its integrated parts are what
+    their box is for. `names_first_alone`: torch's own report names device 0 alone.
+    `counted_by_place`: the tool numbers boards, and a program counts chips by place.
+    `derives_from` is the vendor whose stack this one's is, under other names. `drivers` are
+    components that nobody else's devices have.
     """
 
     adapter: str
     name: str
     pci: str | None
     source: str
-    classes: tuple[str, ...] = _EITHER
+    classes: tuple[str, ...] = ()
     products: tuple[str, ...] = ()
     torch_type: str | None = None
+    build: str | None = None
+    code: str | None = None
+    code_floor: int = 0
     visible: str | None = None
+    limits: Visible = Visible()
     container_visible: str | None = None
     numbered: tuple[str, ...] = ()
     control: tuple[str, ...] = ()
+    made_late: tuple[tuple[str, str, str], ...] = ()
     render: bool = False
     tool: str | None = None
     own_numbers: bool = False
     older: tuple[str, ...] = ()
+    label: str = "GPU"
+    integrated: Integrated = Integrated()
+    never_integrated: bool = False
+    names_first_alone: bool = False
+    counted_by_place: bool = False
+    derives_from: str | None = None
+    drivers: tuple[str, ...] = ()
+    has_adapter: bool = False
+    plugin: Plugin | None = None
 
 
-_ROWS: Final = (
-    Vendor(
-        "cuda",
-        "NVIDIA",
-        "10de",
-        "vendor; nodes: public",
-        ("0x0300", "0x0302"),
-        torch_type="cuda",
-        visible="CUDA_VISIBLE_DEVICES",
-        container_visible="NVIDIA_VISIBLE_DEVICES",
-        numbered=("/dev/nvidia{n}",),
-        control=("/dev/nvidiactl", "/dev/nvidia-uvm"),
-        tool="nvidia-smi -L",
-        own_numbers=True,
-    ),
-    Vendor(
-        "rocm",
-        "AMD",
-        "1002",
-        "vendor, vLLM",
-        torch_type="cuda",
-        visible="HIP_VISIBLE_DEVICES",
-        container_visible="AMD_VISIBLE_DEVICES",
-        control=("/dev/kfd",),
-        render=True,
-        tool="amd-smi list",
-    ),
-    Vendor(
-        "xpu",
-        "Intel",
-        "8086",
-        "vendor, vLLM",
-        _DISPLAY,
-        torch_type="xpu",
-        visible="ZE_AFFINITY_MASK",
-        render=True,
-        tool="xpu-smi discovery",
-    ),
-    Vendor(
-        "ascend",
-        "Huawei Ascend",
-        "19e5",
-        "vllm-ascend; nodes: public",
-        (_ACCELERATOR,),
-        torch_type="npu",
-        visible="ASCEND_RT_VISIBLE_DEVICES",
-        container_visible="ASCEND_VISIBLE_DEVICES",
-        numbered=("/dev/davinci{n}",),
-        control=("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"),
-        tool="npu-smi info -m",
-    ),
-    Vendor(
-        "gaudi",
-        "Intel Gaudi",
-        "1da3",
-        "vendor",
-        (_ACCELERATOR,),
-        torch_type="hpu",
-        visible="HABANA_VISIBLE_MODULES",
-        container_visible="HABANA_VISIBLE_DEVICES",
-        numbered=("/dev/accel/accel{n}", "/dev/accel/accel_controlD{n}"),
-        tool="hl-smi -Q index,module_id,bus_id -f csv",
-        older=("/dev/hl{n}",),
-    ),
-    Vendor(
-        "musa",
-        "Moore Threads",
-        "1ed5",
-        "vendor",
-        torch_type="musa",
-        visible="MUSA_VISIBLE_DEVICES",
-        container_visible="MTHREADS_VISIBLE_DEVICES",
-        numbered=("/dev/mtgpu.{n}",),
-        render=True,
-        tool="mthreads-gmi -L",
-        older=("/dev/mtgpu{n}",),
-    ),
-    Vendor(
-        "metax",
-        "MetaX",
-        "9999",
-        "public",
-        torch_type="cuda",
-        visible="CUDA_VISIBLE_DEVICES",
-        control=("/dev/mxcd",),
-        render=True,
-        tool="mx-smi",
-    ),
-    Vendor(
-        "mlu",
-        "Cambricon",
-        "cabc",
-        "public",
-        torch_type="mlu",
-        visible="MLU_VISIBLE_DEVICES",
-        container_visible="CAMBRICON_VISIBLE_DEVICES",
-        numbered=("/dev/cambricon_dev{n}",),
-        control=("/dev/cambricon_ctl",),
-        tool="cnmon",
-    ),
-    Vendor(
-        "hygon",
-        "Hygon",
-        "1d94",
-        "public; the variable is ROCm's, which its stack derives from",
-        torch_type="cuda",
-        visible="HIP_VISIBLE_DEVICES",
-        control=("/dev/kfd", "/dev/mkfd"),
-        render=True,
-        tool="hy-smi",
-    ),
-    Vendor(
-        "iluvatar",
-        "Iluvatar",
-        "1e3e",
-        "one source",
-        torch_type="cuda",
-        visible="CUDA_VISIBLE_DEVICES",
-        tool="ixsmi",
-    ),
-    Vendor("enflame", "Enflame", "1e36", "pci.ids", torch_type="gcu", tool="efsmi"),
-    Vendor("kunlunxin", "Kunlunxin", "1d22", "pci.ids", tool="xpu-smi"),
-    Vendor(
-        "thead",
-        "T-Head",
-        "1ded",
-        "one source",
-        torch_type="cuda",
-        visible="CUDA_VISIBLE_DEVICES",
-        tool="ppu-smi",
-    ),
-    Vendor(
-        "biren",
-        "Biren",
-        None,
-        "public",
-        torch_type="supa",
-        visible="SUPA_VISIBLE_DEVICES",
-        container_visible="BIREN_VISIBLE_DEVICES",
-        numbered=("/dev/biren/card_{n}",),
-        control=("/dev/biren-m",),
-        tool="brsmi",
-    ),
-    Vendor("tpu", "Google TPU", "1ae0", "pci.ids", (_ACCELERATOR,)),
-    Vendor(
-        "neuron",
-        "AWS Neuron",
-        "1d0f",
-        "pci.ids",
-        (),
-        ("7064", "7164", "7264", "7364", "7564", "7565"),
-        tool="neuron-ls",
-    ),
-    Vendor("rebellions", "Rebellions", "1eff", "pci.ids"),
-    Vendor("tenstorrent", "Tenstorrent", "1e52", "pci.ids", tool="tt-smi"),
-    Vendor("qaic", "Qualcomm", "17cb", "pci.ids", (_ACCELERATOR,)),
+def _vendor(raw: Mapping[str, Any]) -> Vendor:
+    pci, torch, nodes = raw["pci"], raw.get("torch", {}), raw.get("nodes", {})
+    part, code = raw.get("integrated", {}), torch.get("code", {})
+    visible = raw.get("visible", {})
+    return Vendor(
+        raw["name"],
+        raw["vendor"],
+        pci.get("vendor"),
+        raw["source"],
+        tuple(pci.get("classes", ())),
+        tuple(pci.get("devices", ())),
+        torch.get("type"),
+        torch.get("build"),
+        code.get("family"),
+        code.get("floor", 0),
+        visible.get("variable"),
+        _visible(visible),
+        visible.get("container"),
+        tuple(nodes.get("numbered", ())),
+        tuple(nodes.get("control", ())),
+        tuple((one["path"], one["beside"], one["warning"]) for one in nodes.get("made_late", ())),
+        nodes.get("render", False),
+        raw.get("list_command"),
+        nodes.get("own_numbers", False),
+        tuple(nodes.get("older", ())),
+        raw.get("label", "GPU"),
+        Integrated(part.get("bus"), tuple(part.get("devices", ())), tuple(part.get("archs", ()))),
+        part.get("never", False),
+        torch.get("names_first_alone", False),
+        nodes.get("counted_by_place", False),
+        raw.get("derives_from"),
+        tuple(raw.get("drivers", {}).get("proof", ())),
+        raw["adapter"],
+        Plugin(**raw["vllm_plugin"]) if "vllm_plugin" in raw else None,
+    )
+
+
+def _visible(raw: Mapping[str, Any]) -> Visible:
+    variable, order, notes = raw.get("variable"), raw.get("order"), raw.get("instances")
+    first = ((order["variable"], order["value"]),) if order else ()
+    own = ((variable, "{numbers}"),) if variable else ()
+    return Visible(
+        tuple(raw.get("read", (variable,) if variable else ())),
+        (*first, *own, *raw.get("also", {}).items()),
+        tuple(raw.get("unset", ())),
+        raw.get("note"),
+        raw.get("numbers", "index"),
+        raw.get("unknown"),
+        tuple(raw.get("unknown_unset", ())),
+        (order["variable"], order["value"], order["counter"]) if order else None,
+        (notes["none"], notes["several"]) if notes else None,
+        raw.get("mixed"),
+    )
+
+
+VENDORS: Final[Mapping[str, Vendor]] = Table(
+    lambda: {raw["name"]: _vendor(raw) for raw in documents()}
 )
-
-VENDORS: Final[Mapping[str, Vendor]] = {row.adapter: row for row in _ROWS}
-"""By the adapter's name."""
-BY_PCI: Final[Mapping[str, Vendor]] = {row.pci: row for row in _ROWS if row.pci}
+"""By the adapter's name, in the order of rank."""
+BY_PCI: Final[Mapping[str, Vendor]] = Table(
+    lambda: {row.pci: row for row in VENDORS.values() if row.pci}
+)
 """By the PCI vendor id."""
 
-# pci.ids: graphics of AMD's processors; 74a0 (MI300A) is a data-centre part and not among them
-_AMD_INTEGRATED: Final = frozenset(
-    "1114 13c0 1506 150e 1586 15bf 15c8 15d8 15dd 15e7 1636 1638 163f 164c 164d 164e 164f 1681 "
-    "1900 1901 1902".split()
-)
-# LLVM's table of AMDGPU processors, those of kind APU
-INTEGRATED_ARCHS: Final = frozenset(
-    "gfx902 gfx909 gfx90c gfx1013 gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 gfx1152 "
-    "gfx1153".split()
-)
-UNIFIED_NAMES: Final = ("MI300A", "GB10", "Thor", "Orin", "Tegra")
-"""Words in names of accelerators that share the CPU's memory, and are what the box is for."""
-UNIFIED_PCI: Final = frozenset({"1002:74a0", "10de:2e12", "10de:2b00"})
+
+@once
+def unified_names() -> tuple[str, ...]:
+    """Words in names of accelerators that share the CPU's memory, and are what the box is for."""
+    return tuple(word for _, words in sections("unified", "names") for word in words)
+
+
+@once
+def unified_pci() -> frozenset[str]:
+    """The same by "vendor:device"."""
+    return frozenset(
+        f"{VENDORS[name].pci}:{device}"
+        for name, devices in sections("unified", "devices")
+        for device in devices
+    )
 
 
 def vendor_of(function: PciFunction) -> Vendor | None:
@@ -250,11 +216,16 @@ def vendor_of(function: PciFunction) -> Vendor | None:
 
 
 def is_integrated(function: PciFunction) -> bool:
-    """Whether a GPU is part of the processor: Intel's sit on bus 00, AMD's have known ids."""
-    if function.vendor == "8086":
-        return function.bdf.split(":")[1] == "00"
-    kaveri = function.device[:3] in ("130", "131")
-    return function.vendor == "1002" and (kaveri or function.device in _AMD_INTEGRATED)
+    """Whether a GPU is part of the processor."""
+    row = BY_PCI.get(function.vendor)
+    if row is None:
+        return False
+    if row.integrated.bus is not None:
+        return function.bdf.split(":")[1] == row.integrated.bus
+    return any(
+        function.device.startswith(one[:-1]) if one.endswith("*") else function.device == one
+        for one in row.integrated.devices
+    )
 
 
 def adapters_for(devices: Iterable[F]) -> dict[str, tuple[str, F]]:
@@ -267,6 +238,100 @@ def adapters_for(devices: Iterable[F]) -> dict[str, tuple[str, F]]:
     return found
 
 
-def install_command(adapter: str) -> str:
-    """How an adapter of that name is installed."""
+@once
+def by_alias() -> dict[str, str]:
+    """The adapter's name by the vendor's other names, in small letters."""
+    return {alias: name for name, words in sections("aliases") for alias in words}
+
+
+@once
+def variable_heads() -> tuple[str, ...]:
+    """What the names of the vendors' environment variables begin with."""
+    own = [head for _, heads in sections("environment") for head in heads]
+    visible = [name for row in VENDORS.values() for name in row.limits.read]
+    runtimes = [row.container_visible for row in VENDORS.values() if row.container_visible]
+    return tuple(dict.fromkeys((*own, *visible, *runtimes)))
+
+
+@once
+def own_packages() -> frozenset[str]:
+    """Normalised names of the vendors' Python packages."""
+    listed = [name for _, names in sections("packages") for name in names]
+    torch = [name for _, names in sections("torch", "packages") for name in names]
+    plugins = [row.plugin.package for row in VENDORS.values() if row.plugin]
+    return frozenset((*listed, *torch, *plugins))
+
+
+@once
+def node_names() -> tuple[str, ...]:
+    """Every device node that a vendor's driver makes; {n} stands for a number."""
+    return tuple(
+        dict.fromkeys(
+            path
+            for _, nodes in sections("nodes")
+            for key in ("numbered", "older", "control", "others")
+            for path in nodes.get(key, ())
+        )
+    )
+
+
+@once
+def node_globs() -> tuple[str, ...]:
+    """Shell patterns that find the vendors' nodes on a machine."""
+    wide = [glob for _, globs in sections("nodes", "globs") for glob in globs]
+    rest = [path for path in node_names() if not any(fnmatchcase(path, glob) for glob in wide)]
+    return tuple(dict.fromkeys((*wide, *(path.replace("{n}", "[0-9]*") for path in rest))))
+
+
+def whose(program: str) -> frozenset[str]:
+    """The vendors that have a tool of this name."""
+    return frozenset(
+        name for name, every in sections("tools") for tool in every if tool["program"] == program
+    )
+
+
+def matches_build(entries: Iterable[Mapping[str, Any]], build: str) -> bool:
+    """Whether a manifest's entries ask for devices that this build of torch serves."""
+    ids = [entry.get("pci_vendor") for entry in entries]
+    return any(
+        isinstance(one, str) and one in BY_PCI and BY_PCI[one].build == build for one in ids
+    )
+
+
+@once
+def faces() -> dict[str, str]:
+    """Words by which torch's modules and messages name a vendor's devices: the vendor."""
+    return {face: name for name, words in sections("torch", "faces") for face in words}
+
+
+def derives(vendor: str, other: str) -> bool:
+    """Whether a vendor's stack is another's under other names: its tools are read alike."""
+    row = VENDORS.get(vendor)
+    return row is not None and row.derives_from == other
+
+
+def install_command(adapter: str) -> str | None:
+    """How an adapter of that name is installed; None for a vendor of whom this project has none.
+
+    A package of that name may be there all the same, and be anybody's.
+    """
+    row = VENDORS.get(adapter)
+    if row is not None and not row.has_adapter:
+        return None
     return f"pip install vllm-adapter-{adapter.replace('_', '-')}"
+
+
+def how_to_serve(vendor: str) -> str:
+    """What serves a vendor's devices: our adapter, else the vendor's own plug-in for vLLM."""
+    command, row = install_command(vendor), VENDORS.get(vendor)
+    if command or row is None:
+        return command or ""
+    if row.plugin:
+        return f"use {row.name}'s own vLLM plug-in, {row.plugin.package}: {row.plugin.install}"
+    return f"ask {row.name} for its own vLLM: no plug-in of it is known here"
+
+
+def not_served(vendor: str) -> str:
+    """The state of a device without an adapter, for a table."""
+    state = "not installed" if install_command(vendor) else "none in this project"
+    return f"{state}: {how_to_serve(vendor)}"

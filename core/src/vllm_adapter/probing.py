@@ -24,6 +24,7 @@ from vllm_adapter.errors import AdapterError, LibraryError, VllmAdapterError
 from vllm_adapter.host.facts import Accelerator, HostFacts, PciDevice
 from vllm_adapter.host.match import Match, match
 from vllm_adapter.isolation import LIMIT_S
+from vllm_adapter.known_vendors import matches_build
 from vllm_adapter.library_devices import library_devices, library_file
 from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.settings import Settings
@@ -334,7 +335,7 @@ def _imported(module: str, record: AdapterRecord) -> Any:
 def _missing_build(record: AdapterRecord, torch: Any, kind: str, backend: Any) -> str | None:
     """What this torch was not built for, or None. AMD's builds call their devices cuda, too."""
     assert record.manifest is not None
-    amd = any(entry.get("pci_vendor") == "1002" for entry in record.manifest.match)
+    amd = matches_build(record.manifest.match, "hip")
     if kind == "cuda" and amd:
         return "ROCm" if torch.version.hip is None else None
     if backend is None or not getattr(backend, "_is_compiled", lambda: True)():

@@ -20,7 +20,7 @@ from vllm_adapter.distributions import EntryPoint, entry_points, satisfies
 from vllm_adapter.errors import AdapterError, ManifestError
 from vllm_adapter.files import PACKAGE_BYTES, read_json, shown
 from vllm_adapter.host.match import match, why_not
-from vllm_adapter.known_vendors import adapters_for
+from vllm_adapter.known_vendors import adapters_for, how_to_serve, install_command
 from vllm_adapter.manifest import (
     API_VERSION,
     MAX_NAME,
@@ -222,13 +222,15 @@ def unserved(records: Iterable[AdapterRecord], host: HostFacts) -> dict[str, str
 def _not_installed(name: str, records: Sequence[AdapterRecord], host: HostFacts) -> AdapterError:
     seen = unserved(records, host).get(name)
     if seen:
-        return AdapterError(seen, hint=f"run `pip install vllm-adapter-{name}`")
+        command = install_command(name)
+        return AdapterError(seen, hint=f"run `{command}`" if command else how_to_serve(name))
     installed = list(dict.fromkeys(record.name for record in records))
     near = difflib.get_close_matches(name, installed, n=1)
     meant = f"did you mean {near[0]}? Otherwise " if near else ""
+    command = install_command(name)
     return AdapterError(
         f"no adapter named {name} is installed; installed: {', '.join(installed) or 'none'}",
-        hint=f"{meant}run `pip install vllm-adapter-{name.replace('_', '-')}`",
+        hint=f"{meant}run `{command}`" if command else f"{meant}{how_to_serve(name)}",
     )
 
 

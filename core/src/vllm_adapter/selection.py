@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from vllm_adapter.known_vendors import BY_PCI
+from vllm_adapter.known_vendors import BY_PCI, matches_build
 from vllm_adapter.records import AdapterRecord, Status
 from vllm_adapter.settings import Fallback, Settings
 from vllm_adapter.vllm_install import VllmInstall, find_vllm
@@ -210,8 +210,7 @@ def _torch_type(record: AdapterRecord) -> str | None:
 def _family(record: AdapterRecord) -> str | None:
     """vLLM's word for the device. AMD's builds of torch call their devices cuda, too."""
     kind = _torch_type(record)
-    entries = record.manifest.match if record.manifest else ()
-    amd = any(entry.get("pci_vendor") == "1002" for entry in entries)
+    amd = matches_build(record.manifest.match if record.manifest else (), "hip")
     return "rocm" if kind == "cuda" and amd else kind
 
 

@@ -8,20 +8,14 @@ the tool's numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from vllm_adapter.host.box_device import Device, Inventory
 from vllm_adapter.host.facts import HostFacts
-from vllm_adapter.known_vendors import VENDORS
+from vllm_adapter.known_vendors import VENDORS, Visible
 
-_READ: Final[Mapping[str, tuple[str, ...]]] = {
-    "rocm": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
-    "hygon": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
-    "xpu": ("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
-}
-"""The variables that a vendor's stack reads, in their order, where it is not `visible` alone."""
 _NONE: Final = frozenset({"-1", "none", "void", "nodevfiles"})
 
 
@@ -41,12 +35,13 @@ class Environment:
 def variables_of(vendor: str) -> tuple[str, ...]:
     """The variables that limit what a process sees of this vendor's devices."""
     row = VENDORS.get(vendor)
-    return _READ.get(vendor) or ((row.visible,) if row and row.visible else ())
+    return row.limits.read if row else ()
 
 
 def hidden_by(device: Device, siblings: Sequence[Device], facts: HostFacts) -> str | None:
     """The variable of the facts that hides the device; None if none does, or none can be read."""
-    if device.visible or device.vendor == "gaudi":
+    limits = limits_of(device.vendor)
+    if device.visible or limits.numbers == "logical":
         return None
     set_ = [name for name in variables_of(device.vendor) if facts.variable(name) is not None]
     if len(set_) > 1:  # the second counts what the first left: only emptiness is plain
@@ -57,9 +52,8 @@ def hidden_by(device: Device, siblings: Sequence[Device], facts: HostFacts) -> s
             return name
         items = [item.strip() for item in value.split(",") if item.strip()]
         if all(item.isdigit() for item in items):
-            by_bus = facts.variable("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
             alike = len({(one.name, one.arch) for one in siblings}) == 1
-            if device.vendor == "cuda" and not (by_bus or alike):
+            if not (alike or in_order(limits, facts)):
                 continue
             if str(device.index) not in items:
                 return name
@@ -73,7 +67,7 @@ def filtered_twice(found: Inventory, facts: HostFacts) -> list[str]:
     """Where two variables are set of which the second counts what the first left."""
     notes = []
     for vendor in dict.fromkeys(device.vendor for device in found.devices):
-        first, *rest = _READ.get(vendor, ("",))
+        first, *rest = variables_of(vendor) or ("",)
         later = [name for name in rest if facts.variable(name)]
         if facts.variable(first) and later:
             notes.append(
@@ -91,40 +85,45 @@ def environment_for(devices: Sequence[Device], siblings: Sequence[Device]) -> En
 
     `siblings` are all devices of that vendor on the box.
     """
-    vendor = devices[0].vendor
-    row = VENDORS.get(vendor)
-    numbers = ",".join(str(device.index) for device in devices)
+    row = VENDORS.get(devices[0].vendor)
     if row is None or row.visible is None:
         return Environment((), (), ("no variable is known here that limits what it sees",))
-    if vendor == "cuda":
-        return _cuda(devices)
-    if vendor in ("rocm", "hygon"):
-        return Environment(
-            (("HIP_VISIBLE_DEVICES", numbers),),
-            ("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
-            ("ROCR_VISIBLE_DEVICES filters first and shifts these numbers: keep it unset",),
-        )
-    if vendor == "xpu":
-        mixed = any(one.integrated for one in siblings)
-        check = (
-            ("an integrated GPU is listed too: check the numbers with `sycl-ls`",) if mixed else ()
-        )
-        variables = ((row.visible, numbers), ("ONEAPI_DEVICE_SELECTOR", "level_zero:gpu"))
-        return Environment(variables, (), check)
-    if vendor == "gaudi" and any(d.told is None or d.told.logical is None for d in devices):
-        note = f"HABANA_VISIBLE_MODULES takes module ids, which are not told: `{row.tool}`"
-        return Environment((), ("HABANA_VISIBLE_DEVICES",), (note,))
-    return Environment(((row.visible, numbers),))
+    limits = row.limits
+    if limits.numbers == "logical" and not numbers_are_told(devices):
+        return Environment((), limits.unknown_unset, (limits.unknown,) if limits.unknown else ())
+    notes = [limits.note, limits.mixed if any(one.integrated for one in siblings) else None]
+    named = [str(program_number(device)) for device in devices]
+    if limits.instances and any(device.partition for device in devices):
+        unknown, several = limits.instances
+        named = [device.uuid for device in devices if device.uuid]
+        if len(named) < len(devices):
+            return Environment((), (), (unknown,))
+        notes.append(several if len(named) > 1 else None)
+    numbers = ",".join(named)
+    return Environment(
+        tuple((name, value.format(numbers=numbers)) for name, value in limits.set),
+        limits.unset,
+        tuple(note for note in notes if note),
+    )
 
 
-def _cuda(devices: Sequence[Device]) -> Environment:
-    order = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    if any(device.partition for device in devices):
-        ids = [device.uuid for device in devices]
-        if not all(ids):
-            return Environment((), (), ("a MIG instance goes by its UUID: `nvidia-smi -L`",))
-        more = ("a CUDA process sees the first MIG instance alone",) if len(ids) > 1 else ()
-        variables = (order, ("CUDA_VISIBLE_DEVICES", ",".join(filter(None, ids))))
-        return Environment(variables, (), more)
-    numbers = [str(d.index if d.physical is None else d.physical) for d in devices]
-    return Environment((order, ("CUDA_VISIBLE_DEVICES", ",".join(numbers))))
+def limits_of(vendor: str) -> Visible:
+    """The vendor's rule; one without a variable for a vendor that is not known."""
+    row = VENDORS.get(vendor)
+    return row.limits if row else Visible()
+
+
+def in_order(limits: Visible, facts: HostFacts) -> bool:
+    """Whether the runtime counts unlike devices as the bus does, here."""
+    return limits.order is None or facts.variable(limits.order[0]) == limits.order[1]
+
+
+def numbers_are_told(devices: Sequence[Device]) -> bool:
+    """Whether the numbers by which a program counts the devices were told of each."""
+    return all(one.told is not None and one.told.logical is not None for one in devices)
+
+
+def program_number(device: Device) -> int:
+    """The number that the vendor's variable takes for the device."""
+    own = limits_of(device.vendor).numbers == "physical" and device.physical is not None
+    return device.physical if own and device.physical is not None else device.index

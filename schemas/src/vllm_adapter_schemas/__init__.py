@@ -11,7 +11,7 @@ from typing import Any, Final
 
 __all__ = ["KINDS", "load", "versions"]
 
-KINDS: Final = ("manifest", "capability", "certificate", "facts")
+KINDS: Final = ("manifest", "capability", "certificate", "facts", "vendor")
 _VERSIONS: Final = ("1.0",)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.cli.output import clean, colour, emit_json, table, warn
+from vllm_adapter.known_vendors import how_to_serve
 
 if TYPE_CHECKING:
     from vllm_adapter.registry import AdapterRecord
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             {
                 "adapters": [record.to_json() for record in records],
                 "not_installed": [
-                    {"name": name, "reason": reason, "next_step": _install(name)}
+                    {"name": name, "reason": reason, "next_step": how_to_serve(name)}
                     for name, reason in unserved.items()
                 ],
             }
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(records: Sequence[AdapterRecord], unserved: Mapping[str, str]) -> None:
     if not records:
-        print(f"no adapter is installed; run `{_install('cpu')}`")
+        print(f"no adapter is installed; run `{how_to_serve('cpu')}`")
     else:
         rows = [
             (
@@ -81,7 +82,7 @@ def _print(records: Sequence[AdapterRecord], unserved: Mapping[str, str]) -> Non
                 if line.startswith("stderr: "):
                     print(f"  {clean(line)}")
     for name, reason in unserved.items():
-        _explain(name, "not installed", reason, _install(name))
+        _explain(name, "not installed", reason, how_to_serve(name))
     for line in _hardware(records):
         print(f"\n{clean(line)}")
     if any(record.status is None for record in records):
@@ -109,7 +110,3 @@ def _explain(name: str, status: str, reason: str, next_step: str) -> None:
     print(f"\n{clean(name)} {mark}: {clean(reason)}")
     if next_step:
         print(f"  next: {clean(next_step)}")
-
-
-def _install(name: str) -> str:
-    return f"pip install vllm-adapter-{name.replace('_', '-')}"

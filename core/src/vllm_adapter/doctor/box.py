@@ -12,6 +12,8 @@ from vllm_adapter.doctor.device_names import described
 from vllm_adapter.doctor.finding import Evidence
 from vllm_adapter.doctor.searched import Searched, compiled
 from vllm_adapter.host.facts import HostFacts, Line
+from vllm_adapter.known_vendors import VENDORS
+from vllm_adapter.vendor_files import once, sections
 
 MAX_EVIDENCE: Final = 5
 
@@ -70,16 +72,24 @@ class Box:
     @cached_property
     def other_runtime(self) -> str | None:
         """The adapter name of a runtime other than CUDA that this torch or its plug-in is for."""
-        torch, packages = self.facts.torch, dict(self.facts.packages)
-        for name, adapter in _COMPANIONS.items():
+        packages = dict(self.facts.packages)
+        for name, adapter in companions().items():
             if name in packages:
                 return adapter
-        if torch and (torch.hip or (torch.local or "").startswith("rocm")):
-            return "rocm"
-        extension = packages.get("intel-extension-for-pytorch", "")
-        if "xpu" in extension or (torch and (torch.xpu or torch.local == "xpu")):
-            return "xpu"  # the extension's other build is for the CPU
+        for adapter, raw in sections("torch"):
+            if "local" in raw and self._torch_is_for(adapter, raw["local"]):
+                return adapter
+            for name, tag in raw.get("builds_of", {}).items():
+                if tag in packages.get(name, ""):  # its other build is for the CPU
+                    return adapter
         return None
+
+    def _torch_is_for(self, vendor: str, tag: str) -> bool:
+        """Whether torch was built for this vendor's runtime, or its version has this tag."""
+        torch, build = self.facts.torch, VENDORS[vendor].build
+        if torch is None:
+            return False
+        return bool(getattr(torch, build or "", None)) or (torch.local or "").startswith(tag)
 
     @cached_property
     def places(self) -> Mapping[str, str]:
@@ -124,19 +134,12 @@ class Box:
 
 _KINDS: Final = {"wsl": ("wsl1", "wsl2"), "container": ("docker", "podman", "kubernetes")}
 """What facts call the kinds of a place where a system runs."""
-_COMPANIONS: Final = {
-    "torch-npu": "ascend",
-    "torch-xla": "tpu",
-    "libtpu": "tpu",
-    "tpu-inference": "tpu",
-    "habana-torch-plugin": "gaudi",
-    "torch-musa": "musa",
-    "torch-mlu": "mlu",
-    "torch-gcu": "enflame",
-    "torch-neuronx": "neuron",
-    "torch-rbln": "rebellions",
-}
-"""Packages that bring a device of their own to a torch which knows none."""
+
+
+@once
+def companions() -> dict[str, str]:
+    """Packages that bring a device to a torch which knows none: the adapter's name by package."""
+    return {name: vendor for vendor, names in sections("torch", "packages") for name in names}
 
 
 def quoted(line: Line) -> Evidence:

@@ -8,25 +8,24 @@ complete one counts and a note says what could not be told. A card can be severa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from vllm_adapter.host.box_device import Device, Inventory
 from vllm_adapter.host.facts import Accelerator, DeviceNode, HostFacts, PciDevice
-from vllm_adapter.host.pci_products import TWO_STACKS
+from vllm_adapter.host.pci_products import two_stacks
 from vllm_adapter.known_vendors import (
-    INTEGRATED_ARCHS,
-    UNIFIED_NAMES,
-    UNIFIED_PCI,
     VENDORS,
     Vendor,
     is_integrated,
+    unified_names,
+    unified_pci,
     vendor_of,
 )
+from vllm_adapter.vendor_files import Table, sections
 
-_INTEGRATED_NAME = re.compile(
-    r"(?i)\biris\b|\bu?hd graphics|integrated graphics|\barc(?:\(tm\))? (?:1[34]0[tv]\b|graphics$)"
-    r"|\bradeon (?:graphics )?\d{3}m\b|\bradeon 80[456]0s\b|\bradeon vega \d+"
+_INTEGRATED_NAMES: Mapping[str, re.Pattern[str]] = Table(
+    lambda: {vendor: re.compile(text) for vendor, text in sections("integrated", "names")}
 )
 _LISTS = ("lspci", "inxi")
 _TORCH = ("torch", "sglang", "rocminfo", "sycl-ls")
@@ -96,7 +95,7 @@ def _of_the_processor(
 ) -> list[Device]:
     """Where the processor is itself such a part, its accelerators are what it is."""
     model = facts.cpu.model or ""
-    word = next((w for w in UNIFIED_NAMES if re.search(rf"\b{w}\b", model)), None)
+    word = next((w for w in unified_names() if re.search(rf"\b{w}\b", model)), None)
     named = next((one for one in seen if word and word in (one.name or "")), None)
     if word is None or named is None:
         return devices
@@ -245,7 +244,7 @@ def _split_stacks(
 
 
 def _two_stacks(device: Device) -> bool:
-    return device.pci_id in TWO_STACKS or re.search(r"\bMax 1550", device.name or "") is not None
+    return device.pci_id in two_stacks() or re.search(r"\bMax 1550", device.name or "") is not None
 
 
 def _torch_serves(vendor: str, facts: HostFacts) -> bool:
@@ -253,8 +252,9 @@ def _torch_serves(vendor: str, facts: HostFacts) -> bool:
     torch = facts.torch
     if torch is None:
         return False
-    kind = {"cuda": torch.cuda and not torch.hip, "rocm": torch.hip, "xpu": torch.xpu}
-    return bool(kind.get(vendor))
+    row = VENDORS.get(vendor)
+    kind = {"cuda": torch.cuda and not torch.hip, "hip": torch.hip, "xpu": torch.xpu}
+    return bool(row and kind.get(row.build or ""))
 
 
 def _with_torch(
@@ -270,8 +270,9 @@ def _with_torch(
     title = discrete[0].vendor_name
     names = ", ".join(dict.fromkeys(one.name for one in seen if one.name))
     if count < len(discrete):
-        if devices[0].vendor == "rocm" and count == 1 and not counted:
-            return devices  # torch's own report names device 0 alone on ROCm
+        row = VENDORS.get(devices[0].vendor)
+        if row and row.names_first_alone and count == 1 and not counted:
+            return devices
         notes.append(
             f"torch sees {count} of {len(discrete)} {title} devices{f' ({names})' * bool(names)}; "
             "which these are is not told: compare UUIDs or bus addresses, not rows"
@@ -303,9 +304,8 @@ def _numbered(devices: list[Device]) -> list[Device]:
     """Numbers that a program can use: the tool's own, if each device has one, else by place."""
     known = [device.told and device.told.logical is not None for device in devices]
     own = [d.index for d in devices]
-    direct = all(d.physical is not None or d.visible for d in devices) and all(
-        d.vendor != "ascend" for d in devices
-    )
+    by_place = any(d.vendor in VENDORS and VENDORS[d.vendor].counted_by_place for d in devices)
+    direct = not by_place and all(d.physical is not None or d.visible for d in devices)
     if len(set(own)) == len(own) and (all(known) or direct) and min(own, default=0) >= 0:
         return sorted(devices, key=lambda d: d.index)
     ordered = sorted(devices, key=_place)
@@ -326,9 +326,10 @@ def _place(device: Device) -> tuple[bool, bool, int, str, int, str]:
 def _integrated(device: Device) -> bool | None:
     if device.integrated is not None:
         return device.integrated
-    if device.vendor in ("xpu", "rocm") and _INTEGRATED_NAME.search(device.name or ""):
+    names, row = _INTEGRATED_NAMES.get(device.vendor), VENDORS.get(device.vendor)
+    if names and names.search(device.name or ""):
         return True
-    if device.vendor == "rocm" and (device.arch or "").split(":")[0] in INTEGRATED_ARCHS:
+    if row and (device.arch or "").split(":")[0] in row.integrated.archs:
         return True
     return None
 
@@ -338,9 +339,7 @@ def _by_nodes(
 ) -> list[Device]:
     """Numbered nodes of a vendor of whom nothing else told; nodes that others share prove none."""
     paths = {node.path for node in nodes}
-    if "/dev/kfd" in paths and not {"rocm", "hygon"} & set(vendors):
-        whose = "Hygon's, for /dev/mkfd is there" if "/dev/mkfd" in paths else "AMD's or Hygon's"
-        notes.append(f"/dev/kfd is there, and nothing tells of a device behind it: {whose}")
+    notes += _shared_nodes(paths, vendors)
     found: list[Device] = []
     for row in VENDORS.values():
         if row.adapter in vendors or not row.numbered or row.numbered[0].startswith("/dev/accel"):
@@ -359,17 +358,39 @@ def _by_nodes(
     return found
 
 
+def _shared_nodes(paths: set[str], vendors: Iterable[str]) -> Iterator[str]:
+    """Control nodes that several vendors' drivers make, where no device of theirs is told of."""
+    owners: dict[str, list[Vendor]] = {}
+    for row in VENDORS.values():
+        for path in row.control:
+            owners.setdefault(path, []).append(row)
+    for path, rows in owners.items():
+        if len(rows) < 2 or path not in paths or {row.adapter for row in rows} & set(vendors):
+            continue
+        own = [
+            (row, other)
+            for row in rows
+            for other in row.control
+            if other != path and other in paths
+        ]
+        whose = " or ".join(f"{row.name}'s" for row in rows)
+        if own:
+            whose = f"{own[0][0].name}'s, for {own[0][1]} is there"
+        yield f"{path} is there, and nothing tells of a device behind it: {whose}"
+
+
 def _completed(
     device: Device, nodes: tuple[DeviceNode, ...], system_bytes: int | None, split: bool
 ) -> Device:
     row = VENDORS.get(device.vendor)
-    unified = device.pci_id in UNIFIED_PCI or any(
-        re.search(rf"\b{word}\b", device.name or "") for word in UNIFIED_NAMES
+    unified = device.pci_id in unified_pci() or any(
+        re.search(rf"\b{word}\b", device.name or "") for word in unified_names()
     )
-    # NVIDIA's integrated parts, and those of the table, are what their box is for
-    integrated = False if unified or device.vendor == "cuda" else _integrated(device)
+    # the integrated parts of some vendors, and those of the table, are what their box is for
+    never = row is not None and row.never_integrated
+    integrated = False if unified or never else _integrated(device)
     memory = device.memory_total_bytes
-    unified = unified or (device.vendor == "cuda" and device.integrated is True)
+    unified = unified or (never and device.integrated is True)
     number = _node_number(device, row, split)
     return replace(
         device,

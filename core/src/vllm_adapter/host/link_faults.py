@@ -15,15 +15,12 @@ from vllm_adapter.host.link_kind import LinkKind
 from vllm_adapter.host.numa_map import span
 from vllm_adapter.host.topology_groups import is_direct
 from vllm_adapter.host.topology_types import Domain, Pair, Problem, TopoDevice
+from vllm_adapter.vendor_files import sections
 
 _MOSTLY: Final = 0.75
 """The share of pairs that must be alike before the others are called faults."""
 _MESH_LANES: Final = 2
 """NVLink boards of eight devices without a switch join some pairs by one lane, others by two."""
-_SXM: Final = re.compile(
-    r"\bSXM\d?\b|\bH100 80GB HBM3\b|\bH200\b(?! NVL)|\bH(?:20|800)\b(?! PCIe)|\bG?B[23]00\b"
-)
-_OAM: Final = re.compile(r"\bMI3(?:00X|08X|25X|50X|55X)\b")
 
 
 def problems(
@@ -149,11 +146,9 @@ def _no_fabric(
         for label in (pair.first, pair.second)
     }
     alone = [one for one in devices if one.label in told and one.label not in joined and one.name]
-    for vendor, pattern, fabric, action in (
-        ("cuda", _SXM, "NVLink", "look at `systemctl status nvidia-fabricmanager`"),
-        ("rocm", _OAM, "XGMI", "look at `dmesg | grep -i xgmi`"),
-    ):
-        found = [d.label for d in alone if d.vendor == vendor and pattern.search(d.name or "")]
+    for vendor, boards in sections("links", "boards"):
+        words, fabric, action = boards["words"], boards["fabric"], boards["action"]
+        found = [d.label for d in alone if d.vendor == vendor and re.search(words, d.name or "")]
         if len(found) > 1:
             yield Problem(
                 "missing",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
+from vllm_adapter.vendor_files import once, sections
+
 
 class LinkKind(IntEnum):
     """Where the shortest way between two devices runs; a smaller one is closer."""
@@ -93,12 +95,10 @@ PCIE_SEGMENT_WEIGHT: Final = 20
 # upstream: linux drivers/gpu/drm/amd/amdkfd/kfd_crat.c: kfd_fill_gpu_direct_io_link_to_cpu
 """
 
-_PLAIN: Final = {
+_COMMON: Final = {
     "X": LinkKind.SELF,
     "S": LinkKind.SELF,
     "SELF": LinkKind.SELF,
-    "SIO": LinkKind.DIE,
-    "MDF": LinkKind.DIE,
     "PIX": LinkKind.SWITCH,
     "PXB": LinkKind.BRIDGE,
     "PHB": LinkKind.HOST,
@@ -106,14 +106,23 @@ _PLAIN: Final = {
     "SYS": LinkKind.SYSTEM,
     "SOC": LinkKind.SYSTEM,
 }
-_FABRICS: Final = (
-    (re.compile(r"NV(\d{1,3})"), "NVLink"),
-    (re.compile(r"XGMI"), "XGMI"),
-    (re.compile(r"HCCS(?:_SW)?"), "HCCS"),
-    (re.compile(r"XL(\d{1,3}|\*)"), "Xe Link"),
-    (re.compile(r"MTLINK(\d{1,3})?|MT(\d{1,3})"), "MTLink"),
-    (re.compile(r"MX(\d{1,3})?"), "MetaXLink"),
-)
+
+
+@once
+def _plain() -> dict[str, LinkKind]:
+    """Words that need no reading, those that vendors have for two dies of a package among them."""
+    dies = {word: LinkKind.DIE for _, words in sections("links", "die") for word in words}
+    return _COMMON | dies
+
+
+@once
+def _fabrics() -> tuple[tuple[re.Pattern[str], str], ...]:
+    """Cells of the vendors' own fabrics; a group of a pattern is how many links are bonded."""
+    return tuple(
+        (re.compile(one["pattern"]), one["name"])
+        for _, fabrics in sections("links", "fabrics")
+        for one in fabrics
+    )
 
 
 def classify(text: str | None, weight: int | None = None) -> LinkClass:
@@ -122,13 +131,14 @@ def classify(text: str | None, weight: int | None = None) -> LinkClass:
     AMD's hops column is no input: `rocm-smi` prints 1 for every XGMI pair.
     """
     word = (text or "").strip().upper()
-    if word in _PLAIN:
-        return LinkClass(_PLAIN[word], text, word if _PLAIN[word] is LinkKind.DIE else None)
+    plain = _plain().get(word)
+    if plain is not None:
+        return LinkClass(plain, text, word if plain is LinkKind.DIE else None)
     if word == "XGMI" or (not word and _is_xgmi(weight)):
         return LinkClass(LinkKind.FABRIC, "XGMI", "XGMI", hops=_xgmi_hops(weight))
     if word == "PCIE":
         return LinkClass(_pcie(weight), text)
-    for pattern, name in _FABRICS:
+    for pattern, name in _fabrics():
         found = pattern.fullmatch(word)
         if found:
             return _fabric(word, name, found)

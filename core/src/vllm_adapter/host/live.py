@@ -29,25 +29,10 @@ from vllm_adapter.host.facts import (
     TorchBuild,
 )
 from vllm_adapter.host.torch_build import installed_torch_build
+from vllm_adapter.known_vendors import node_globs as vendor_globs
 
-NODE_GLOBS: Final = (
-    "/dev/nvidia*",
-    "/dev/nvidia-caps/*",
-    "/dev/kfd",
-    "/dev/mkfd",
-    "/dev/dri/renderD*",
-    "/dev/davinci*",
-    "/dev/devmm_svm",
-    "/dev/hisi_hdc",
-    "/dev/accel/*",
-    "/dev/hl*",
-    "/dev/mtgpu*",
-    "/dev/mxcd",
-    "/dev/cambricon*",
-    "/dev/biren*",
-    "/dev/biren/*",
-)
-"""Accelerator nodes of the vendors we know; `collect` takes more from adapters' manifests."""
+_RENDER: Final = "/dev/dri/renderD*"
+"""The kernel's own nodes, which several vendors' devices have."""
 
 TIMEOUT_S: Final = 5.0
 """What each tool has before it is ended; all run at once, so that together they have no more."""
@@ -71,7 +56,7 @@ def collect(root: Path = Path("/"), *, node_globs: Sequence[str] = ()) -> HostFa
     return HostFacts(
         os=_os(),
         pci=_pci(tree),
-        nodes=_nodes(tree, [*NODE_GLOBS, *node_globs]),
+        nodes=_nodes(tree, [_RENDER, *vendor_globs(), *node_globs]),
         modules=_modules(tree),
         cpuset=CpuSet(
             _allowed(tree, "cpuset.cpus", status, "Cpus_allowed_list"),

@@ -13,7 +13,7 @@ from typing import Final
 from vllm_adapter.host._tree import Tree, key_values, parse_integer
 from vllm_adapter.host.facts import Accelerator, PciDevice
 from vllm_adapter.host.parsers._common import normal_bdf
-from vllm_adapter.known_vendors import UNIFIED_PCI, is_integrated, vendor_of
+from vllm_adapter.known_vendors import is_integrated, unified_pci, vendor_of
 
 _NVIDIA: Final = "/proc/driver/nvidia/gpus"
 _MUSA: Final = "/proc/driver/musa"
@@ -126,7 +126,7 @@ def _placed(tree: Tree, one: Accelerator, device: PciDevice) -> Accelerator:
     if integrated is None:
         integrated = is_integrated(device)
     shared = one.unified_memory
-    if shared is None and (integrated or f"{device.vendor}:{device.device}" in UNIFIED_PCI):
+    if shared is None and (integrated or f"{device.vendor}:{device.device}" in unified_pci()):
         shared = True
     memory = one.memory_total_bytes
     if memory is None and not integrated and one.partition is None and one.die is None:

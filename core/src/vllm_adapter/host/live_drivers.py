@@ -5,36 +5,55 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from vllm_adapter.host._tree import Tree
 from vllm_adapter.host.facts import Driver
+from vllm_adapter.vendor_files import once, sections
 
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)+(?:[.-]?(?:rc|alpha|beta|RC|SPC|T)\d*(?:\.\w+)*)?")
-_NVIDIA: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
-_ASCEND: Final = re.compile(r"(?im)^\s*(?:package_)?version\s*=\s*\[?([^\s\]:]+)")
-_CUDA_TXT: Final = re.compile(r"CUDA Version (\d+(?:\.\d+)+)")
-_CAMBRICON: Final = re.compile(r"Driver Version\s*:\s*v?(\d+(?:\.\d+)+)")
-_MODULES: Final = {
-    "amdgpu": "amdgpu",
-    "xe": "xe",
-    "i915": "i915",
-    "habanalabs": "habanalabs",
-    "mtgpu": "mtgpu",
-    "metax": "metax",
-    "cambricon-drv": "cambricon",
-}
-"""Kernel module: the driver's name. The modules of the kernel itself carry no version."""
-_ROCM: Final = (".info/version", ".info/version-dev")
-_FIRMWARE: Final = "/usr/local/Ascend/firmware/version.info"
-_CUDA_HOME: Final = ("CUDA_HOME", "CUDA_PATH")
-_CUDA: Final = ("version.json", "version.txt")
-_MACA: Final = ("Version.txt",)
-_MLUS: Final = "/proc/driver/cambricon/mlus/*/information"
-_CANN_HOME: Final = ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")
-_CANN_FOLDERS: Final = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/cann")
 
 Reader = Callable[[str], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFile:
+    """Where the version of a component is written.
+
+    `files` are paths, or names in the folders that `variables` name and in the `usual` ones; a
+    star stands for any name. Of several files, the first that says a version is believed. Without
+    a `pattern` the version is the first number with a dot in it; `json` are paths to it in a
+    document in that form. With `unless_known` the file is read only where no other told the
+    version.
+    """
+
+    component: str
+    files: tuple[str, ...]
+    pattern: re.Pattern[str] | None = None
+    json: tuple[tuple[str, ...], ...] = ()
+    variables: tuple[str, ...] = ()
+    usual: tuple[str, ...] = ()
+    unless_known: bool = False
+
+
+@once
+def version_files() -> tuple[VersionFile, ...]:
+    """Every vendor's, in the order of rank."""
+    return tuple(_version_file(raw) for _, every in sections("drivers", "files") for raw in every)
+
+
+def _version_file(raw: Mapping[str, Any]) -> VersionFile:
+    folders = raw.get("folders", {})
+    return VersionFile(
+        raw["component"],
+        tuple(raw["files"]),
+        re.compile(raw["version"]) if "version" in raw else None,
+        tuple(map(tuple, raw.get("json", ()))),
+        tuple(folders.get("variables", ())),
+        tuple(folders.get("usual", ())),
+        raw.get("unless_known", False),
+    )
 
 
 def read_drivers(
@@ -42,26 +61,30 @@ def read_drivers(
 ) -> tuple[Driver, ...]:
     """What the files of this machine say; `modules` are the loaded ones, by the kernel's name."""
     found = [
-        _first(tree, "nvidia", ("/proc/driver/nvidia/version",), _by(_NVIDIA))
-        or _first(tree, "nvidia", ("/sys/module/nvidia/version",), _number),
-        *(_module(tree, module, modules) for module in _MODULES),
-        _first(tree, "rocm", _homes(environ, ("ROCM_PATH",), "/opt/rocm", _ROCM), _number),
-        _first(tree, "ascend", ("/usr/local/Ascend/driver/version.info",), _by(_ASCEND)),
-        _first(tree, "ascend-firmware", (_FIRMWARE,), _by(_ASCEND)),
-        _cann(tree, environ),
-        _first(tree, "cuda-toolkit", _homes(environ, _CUDA_HOME, "/usr/local/cuda", _CUDA), _cuda),
-        _first(tree, "maca", _homes(environ, ("MACA_PATH",), "/opt/maca", _MACA), _number),
-        _first(tree, "cambricon", tree.matching(_MLUS)[:1], _by(_CAMBRICON)),
+        _module(tree, module, component, modules)
+        for _, every in sections("drivers", "modules")
+        for module, component in every.items()
     ]
+    for one in version_files():
+        if not (one.unless_known and any(d and d.component == one.component for d in found)):
+            found.append(_first(tree, one.component, _paths(tree, environ, one), _reader(one)))
     return tuple(dict.fromkeys(driver for driver in found if driver is not None))
 
 
-def _homes(
-    environ: Mapping[str, str], names: tuple[str, ...], default: str, files: tuple[str, ...]
-) -> list[str]:
-    """The files in the folder that a variable names, then in the usual one."""
-    named = [environ[name] for name in names if environ.get(name, "").startswith("/")]
-    return [f"{home.rstrip('/')}/{file}" for home in (*named, default) for file in files]
+def _paths(tree: Tree, environ: Mapping[str, str], one: VersionFile) -> list[str]:
+    """The files in the folders that variables name, then in the usual ones."""
+    named = [environ[name] for name in one.variables if environ.get(name, "").startswith("/")]
+    found: list[str] = []
+    for home in [f"{home.rstrip('/')}/" for home in (*named, *one.usual)] or [""]:
+        for file in one.files:
+            several = "*" in file
+            found += sorted(tree.matching(_literal(home) + file)) if several else [home + file]
+    return found
+
+
+def _reader(one: VersionFile) -> Reader:
+    plain = _by(one.pattern) if one.pattern else _number
+    return (lambda text: _of_json(text, one.json, plain)) if one.json else plain
 
 
 def _first(
@@ -93,42 +116,32 @@ def _number(text: str) -> str | None:
     return found[0] if found else None
 
 
-def _module(tree: Tree, module: str, loaded: tuple[str, ...]) -> Driver | None:
+def _module(tree: Tree, module: str, component: str, loaded: tuple[str, ...]) -> Driver | None:
     name = module.replace("-", "_")
     path = f"/sys/module/{name}/version"
-    found = _first(tree, _MODULES[module], (path,), lambda text: text.strip() or None)
+    found = _first(tree, component, (path,), lambda text: text.strip() or None)
     if found is None and name in loaded:
-        tree.missing(f"drivers.{_MODULES[module]}", f"{path}: the kernel's own module has none")
+        tree.missing(f"drivers.{component}", f"{path}: the kernel's own module has none")
     return found
 
 
-def _cuda(text: str) -> str | None:
-    """Of version.json, which toolkits have from 11.1 on, or of the older version.txt."""
+def _of_json(text: str, places: tuple[tuple[str, ...], ...], plain: Reader) -> str | None:
+    """Of a document, at the first place that holds a version; of other text as `plain` reads."""
     if not text.lstrip().startswith("{"):
-        found = _CUDA_TXT.search(text)
-        return found[1] if found else None
+        return plain(text)
     try:
-        raw = json.loads(text)
+        document = json.loads(text)
     except ValueError:
         return None
-    for name in ("cuda", "cuda_nvcc"):
-        part = raw.get(name) if isinstance(raw, dict) else None
-        version = part.get("version") if isinstance(part, dict) else None
-        if isinstance(version, str) and _NUMBER.fullmatch(version):
-            return version
-    return None
-
-
-def _cann(tree: Tree, environ: Mapping[str, str]) -> Driver | None:
-    named = [environ[name] for name in _CANN_HOME if environ.get(name, "").startswith("/")]
-    for home in (*named, *_CANN_FOLDERS):
-        paths = sorted(tree.matching(f"{_literal(home)}/*-linux/ascend_toolkit_install.info"))
-        found = _first(tree, "cann", [*paths, f"{home}/ascend_toolkit_install.info"], _by(_ASCEND))
-        if found:
-            return found
+    for place in places:
+        value = document
+        for key in place:
+            value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            return value
     return None
 
 
 def _literal(path: str) -> str:
     """A path of a variable, for use inside a glob."""
-    return re.sub(r"([*?[])", r"[\1]", path.rstrip("/"))
+    return re.sub(r"([*?[])", r"[\1]", path)

@@ -1,7 +1,7 @@
 """How a vendor's devices are at this moment, as its library or tool says: one short question.
 
-What is asked is data (`TOOLS_OF`), and what is answered is read by the parsers of reports. Each
-program is a child process with a time limit, so that one that hangs holds nobody up.
+What is asked is in the vendors' files, and what is answered is read by the parsers of reports.
+Each program is a child process with a time limit, so that one that hangs holds nobody up.
 """
 
 from __future__ import annotations
@@ -17,28 +17,14 @@ from typing import Any, Final
 from vllm_adapter.host._tree import Tree
 from vllm_adapter.host.children import Ended, run_all
 from vllm_adapter.host.device_facts import Accelerator, DeviceProcess, Health
-from vllm_adapter.host.live_tools import TOOLS, find_program
+from vllm_adapter.host.live_tools import Tool, asked_tools, find_program
 from vllm_adapter.host.merge import join_accelerators
 from vllm_adapter.host.parsers._common import normal_bdf
 from vllm_adapter.host.report import parse_report
 
 TIMEOUT_S: Final = 5.0
-TOOLS_OF: Final[Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]] = {
-    "cuda": (("nvidia-smi", ("-q -x",)),),
-    "rocm": (("amd-smi", ("metric", "")), ("rocm-smi", ("",))),
-    "ascend": (("npu-smi", ("info",)),),
-    "xpu": (("xpu-smi", ("", "discovery -j")),),
-    "gaudi": (("hl-smi", ("",)),),
-    "musa": (("mthreads-gmi", ("",)),),
-    "metax": (("mx-smi", ("",)),),
-    "mlu": (("cnmon", ("",)),),
-    "hygon": (("hy-smi", ("",)),),
-    "iluvatar": (("ixsmi", ("",)),),
-    "kunlunxin": (("xpu-smi", ("",)),),
-}
-"""By vendor: programs, the first of which that is here is asked, and their calls."""
-_LIBRARY_OF: Final = {"cuda": Path(__file__).with_name("_health_child.py")}
-"""A program of ours that asks the vendor's library, which is quicker than its tool."""
+_CHILDREN: Final = {"libnvidia-ml.so.1": Path(__file__).with_name("_health_child.py")}
+"""Programs of ours that ask a library, which is quicker than its vendor's tool."""
 _HANGS: Final = ("gave no answer", "printed more than")
 
 
@@ -57,7 +43,17 @@ class Reading:
 
 def can_read(vendor: str) -> bool:
     """Whether we know how to ask for the health of this vendor's devices."""
-    return os.name == "posix" and vendor in TOOLS_OF
+    return os.name == "posix" and bool(tools_of(vendor))
+
+
+def tools_of(vendor: str) -> tuple[Tool, ...]:
+    """The vendor's tools that tell of health; the first of them that is here is asked."""
+    return tuple(tool for tool in asked_tools() if tool.vendor == vendor and tool.health)
+
+
+def _library(vendor: str) -> str | None:
+    """The library of the vendor that we can ask."""
+    return next((one.library for one in tools_of(vendor) if one.library in _CHILDREN), None)
 
 
 def read_health(
@@ -70,8 +66,9 @@ def read_health(
     """Asks once; never raises for what a library or tool does. At most twice `timeout_s`."""
     settings = {**environ, "LC_ALL": "C", "LANGUAGE": "C", "PYTHONDONTWRITEBYTECODE": "1"}
     first = Reading()
-    if vendor in _LIBRARY_OF and sys.executable:
-        first = _by_library(vendor, settings, timeout_s)
+    library = _library(vendor)
+    if library and sys.executable:
+        first = _by_library(vendor, library, settings, timeout_s)
         if first.accelerators or first.hangs:
             return first
     second = _by_tool(vendor, Tree(root), settings, timeout_s)
@@ -80,10 +77,10 @@ def read_health(
     return Reading(asked=second.asked or first.asked, fault=f"{first.fault}; {second.fault}")
 
 
-def _by_library(vendor: str, environ: Mapping[str, str], timeout_s: float) -> Reading:
-    command = (sys.executable, "-I", "-S", "-B", str(_LIBRARY_OF[vendor]))
+def _by_library(vendor: str, asked: str, environ: Mapping[str, str], timeout_s: float) -> Reading:
+    command = (sys.executable, "-I", "-S", "-B", str(_CHILDREN[asked]))
     (ended,) = run_all([command], timeout_s=timeout_s, environ=environ)
-    asked, found, fault = "libnvidia-ml.so.1", [], ended.fault
+    found, fault = [], ended.fault
     for line in ended.output.decode("utf-8", "replace").splitlines():
         try:
             said = json.loads(line)
@@ -139,8 +136,8 @@ def _thousandth(value: int | None) -> float | None:
 
 def _by_tool(vendor: str, tree: Tree, environ: Mapping[str, str], timeout_s: float) -> Reading:
     missing = []
-    for program, calls in TOOLS_OF[vendor]:
-        tool = next(one for one in TOOLS if one.program == program and one.vendor == vendor)
+    for tool in tools_of(vendor):
+        program, calls = tool.program, tool.health
         path, fault = find_program(tree, tool, environ)
         if path is None:
             missing.append(fault or f"{program}: not on PATH")

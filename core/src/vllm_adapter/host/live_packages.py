@@ -9,6 +9,7 @@ from typing import Any, Final
 from vllm_adapter.distributions import read_headers, read_text, section
 from vllm_adapter.host.facts import VllmFacts
 from vllm_adapter.host.secrets import hidden, is_secret
+from vllm_adapter.known_vendors import variable_heads
 
 _NAMES: Final = frozenset(
     """
@@ -23,12 +24,16 @@ _NAMES: Final = frozenset(
 _PREFIXES: Final = ("vllm-", "nvidia-nccl", "nvidia-cuda-runtime", "nvidia-cudnn")
 _GROUPS: Final = ("vllm.platform_plugins", "vllm.general_plugins")
 _VARIABLES: Final = re.compile(
-    r"(?!NVIDIA_REQUIRE_)(?:LD_LIBRARY_PATH|LD_PRELOAD|[A-Z]\w*_VISIBLE_(?:DEVICES|MODULES|CARDS)|GPU_DEVICE_ORDINAL"
+    r"LD_LIBRARY_PATH|LD_PRELOAD|[A-Z]\w*_VISIBLE_(?:DEVICES|MODULES|CARDS)|GPU_DEVICE_ORDINAL"
     r"|PYTHONPATH|PYTHONHASHSEED|NO_COLOR|MKL_NUM_THREADS|TORCH(?:DYNAMO|INDUCTOR)_\w+"
-    r"|RAY_EXPERIMENTAL_NOSET_\w+|(?:VLLM|VA|CUDA|HIP|HSA|ROCR|ROCM|AMD|ZE|ZES|ONEAPI|SYCL|CCL"
-    r"|ASCEND|HCCL|NPU|HABANA|PT_HPU|MUSA|MTHREADS|MACA|MLU|CNCL|XPU|NCCL|RCCL|GLOO|UCX|OMP|KMP"
-    r"|GOMP|NVIDIA|PYTORCH|TORCH|TRITON|MIOPEN|PJRT|TPU|NEURON)_\w+)"
+    r"|RAY_EXPERIMENTAL_NOSET_\w+|(?:VLLM|VA|AMD|CCL|GLOO|GOMP|HIP|HSA|KMP|MIOPEN|MLU|NPU|OMP"
+    r"|PYTORCH|TORCH|TPU|TRITON|UCX|XPU|ZE|ZES)_\w+"
 )
+"""Variables that are no vendor's own, and those whose heads are short."""
+_LONG: Final = len("CUDA_")
+"""Variables with a shorter head of a vendor's may be anybody's, and are not printed for it."""
+_REQUIRED: Final = "NVIDIA_REQUIRE_"
+"""What a container image asks of its host is no setting."""
 _BYTES: Final = 4096
 """A value longer than this is cut: it is a list of paths, or no setting at all."""
 
@@ -72,8 +77,14 @@ def read_environment(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(
         (name, hidden(value[:_BYTES]))
         for name, value in sorted(environ.items())
-        if _VARIABLES.fullmatch(name) and not is_secret(name)
+        if _is_ours(name) and not is_secret(name)
     )
+
+
+def _is_ours(name: str) -> bool:
+    heads = tuple(head for head in variable_heads() if len(head) >= _LONG)
+    vendors = name.startswith(heads) and not name.startswith(_REQUIRED)
+    return vendors or _VARIABLES.fullmatch(name) is not None
 
 
 def _identity(distribution: Any) -> tuple[str, str]:

@@ -19,13 +19,16 @@ from vllm_adapter.host.facts import Accelerator, Driver, HostFacts, Line
 from vllm_adapter.host.merge import join_accelerators, merge, same_device
 from vllm_adapter.host.parsers._common import normal_bdf
 from vllm_adapter.host.report import parse_report
+from vllm_adapter.vendor_files import once, sections
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A vendor's tool. `calls` are read together as one text, each of `documents` alone.
 
-    `folders` are where its packages put it without a place on PATH.
+    `folders` are where its packages put it without a place on PATH. `unless` is a program after
+    which it has nothing to add, `library` the management library that a process of ours asks, and
+    `health` the calls that tell how the devices are.
     """
 
     vendor: str
@@ -33,22 +36,31 @@ class Tool:
     calls: tuple[str, ...] = ("",)
     documents: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    unless: str | None = None
+    library: str | None = None
+    health: tuple[str, ...] = ()
 
 
-TOOLS: Final = (
-    Tool("cuda", "nvidia-smi", ("", "topo -m"), ("-q -x",), ("/usr/lib/wsl/lib",)),
-    Tool("rocm", "amd-smi", ("", "version", "list", "topology"), (), ("/opt/rocm/bin",)),
-    Tool("rocm", "rocm-smi", ("", "--showtopo"), (), ("/opt/rocm/bin",)),
-    Tool("ascend", "npu-smi", ("info", "info -m", "info -t topo"), (), ("/usr/local/sbin",)),
-    Tool("xpu", "xpu-smi", ("topology -m",), ("discovery -j",)),
-    Tool("kunlunxin", "xpu-smi"),
-    Tool("gaudi", "hl-smi"),
-    Tool("musa", "mthreads-gmi", ("", "topo -m")),
-    Tool("metax", "mx-smi", ("", "topo -m"), (), ("/opt/mxdriver/bin", "/opt/maca/bin")),
-    Tool("mlu", "cnmon"),
-    Tool("hygon", "hy-smi", ("", "--showtopo"), (), ("/opt/hyhal/bin",)),
-    Tool("iluvatar", "ixsmi", ("", "topo -m"), (), ("/usr/local/corex/bin",)),
-)
+@once
+def asked_tools() -> tuple[Tool, ...]:
+    """The tools that are asked, of every vendor; one that we can read alone is not."""
+    return tuple(
+        Tool(
+            vendor,
+            raw["program"],
+            tuple(raw.get("calls", ("",))),
+            tuple(raw.get("documents", ())),
+            tuple(raw.get("folders", ())),
+            raw.get("unless"),
+            raw.get("library"),
+            tuple(raw.get("health", ())),
+        )
+        for vendor, every in sections("tools")
+        for raw in every
+        if raw.get("asked", True)
+    )
+
+
 _POSIX: Final = os.name == "posix"
 _DRIVER_CHILD: Final = Path(__file__).with_name("_driver_child.py")
 _LIBRARIES: Final = "libnvidia-ml.so.1"
@@ -118,28 +130,29 @@ def ask_tools(
 
 
 def _known(
-    libraries: HostFacts, tools: HostFacts, seen: Collection[str]
+    libraries: HostFacts, told: HostFacts, seen: Collection[str]
 ) -> tuple[Accelerator, ...]:
     """The library's devices that a tool told of as NVIDIA's, or all where no tool told of any.
 
     Other makers have libraries of that name too: theirs complete nothing of NVIDIA's.
     """
-    if not tools.accelerators and "cuda" in seen:
+    if not told.accelerators and any(one.vendor in seen for one in libraries.accelerators):
         return libraries.accelerators
     return tuple(
         device
         for device in libraries.accelerators
-        if any(device.bdf and same_device(device, one) for one in tools.accelerators)
+        if any(device.bdf and same_device(device, one) for one in told.accelerators)
     )
 
 
 def _plan(tree: Tree, seen: Collection[str], environ: Mapping[str, str]) -> list[_Call]:
     calls: list[_Call] = []
     taken: set[str] = set()
-    for tool in TOOLS:
-        if tool.program in taken or (tool.program == "rocm-smi" and "amd-smi" in taken):
+    for tool in asked_tools():
+        if tool.program in taken or tool.unless in taken:
             continue
-        if tool.vendor == "xpu" and "kunlunxin" in seen and "xpu" not in seen:
+        namesakes = {one.vendor for one in asked_tools() if one.program == tool.program}
+        if tool.vendor not in seen and namesakes & set(seen):
             continue  # two makers have given their tools one name
         path, fault = find_program(tree, tool, environ)
         if path is None:
@@ -151,7 +164,9 @@ def _plan(tree: Tree, seen: Collection[str], environ: Mapping[str, str]) -> list
             name = f"{tool.program} {words}".strip()
             document = words in tool.documents
             calls.append(_Call(name, (path, *words.split()), tool, document))
-    if ("cuda" in seen or "nvidia-smi" in taken) and sys.executable:
+    asked = [one for one in asked_tools() if one.library == _LIBRARIES]
+    here = any(one.vendor in seen or one.program in taken for one in asked)
+    if here and sys.executable:
         command = (sys.executable, "-I", "-S", "-B", str(_DRIVER_CHILD))
         calls.append(_Call(_LIBRARIES, command, None))
     return calls

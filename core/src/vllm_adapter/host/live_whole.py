@@ -6,7 +6,6 @@ import fnmatch
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
 
 from vllm_adapter.host._tree import Tree
 from vllm_adapter.host.facts import Accelerator, HostFacts
@@ -18,29 +17,8 @@ from vllm_adapter.host.live_os import describe_os
 from vllm_adapter.host.live_packages import read_environment, read_packages, read_vllm
 from vllm_adapter.host.live_tools import ask_tools
 from vllm_adapter.host.merge import join_accelerators, merge
-from vllm_adapter.known_vendors import is_integrated, vendor_of
-
-_DRIVERS: Final = {
-    "nvidia": "cuda",
-    "amdgpu": "rocm",
-    "xe": "xpu",
-    "ascend": "ascend",
-    "habanalabs": "gaudi",
-    "mtgpu": "musa",
-    "metax": "metax",
-    "cambricon": "mlu",
-}
-_NODES: Final = (
-    ("/dev/nvidia[0-9]*", "cuda"),
-    ("/dev/mkfd", "hygon"),
-    ("/dev/davinci[0-9]*", "ascend"),
-    ("/dev/hl[0-9]*", "gaudi"),
-    ("/dev/mtgpu*", "musa"),
-    ("/dev/mxcd", "metax"),
-    ("/dev/cambricon*", "mlu"),
-    ("/dev/biren/card_*", "biren"),
-)
-"""Nodes that one maker alone has; /dev/kfd is AMD's and Hygon's."""
+from vllm_adapter.known_vendors import VENDORS, is_integrated, vendor_of
+from vllm_adapter.vendor_files import sections
 
 
 def complete(
@@ -88,8 +66,10 @@ def _seen(facts: HostFacts, devices: Iterable[Accelerator]) -> set[str]:
     found = {device.vendor for device in devices}
     on_bus = [vendor_of(device) for device in facts.pci if not is_integrated(device)]
     found |= {row.adapter for row in on_bus if row is not None}
-    found |= {_DRIVERS[one.component] for one in facts.drivers if one.component in _DRIVERS}
-    for pattern, vendor in _NODES:
-        if any(fnmatch.fnmatchcase(node.path, pattern) for node in facts.nodes):
-            found.add(vendor)
+    components = {one.component for one in facts.drivers}
+    found |= {name for name, row in VENDORS.items() if components & set(row.drivers)}
+    for vendor, patterns in sections("nodes", "proof"):
+        for pattern in patterns:
+            if any(fnmatch.fnmatchcase(node.path, pattern) for node in facts.nodes):
+                found.add(vendor)
     return found

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from vllm_adapter.known_vendors import VENDORS
 
 if TYPE_CHECKING:
     from vllm_adapter.host.facts import HostFacts
     from vllm_adapter.host.topology_types import TopoDevice
-
-_ORDER: Final = "CUDA_DEVICE_ORDER"
-_ROCM: Final = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +85,10 @@ def _map(vendor: str, devices: Sequence[TopoDevice], facts: HostFacts, *, alone:
         end = "; its CPUs are not known, numactl takes all of the node"
     sentence = f"each worker is bound to the memory of its device's node{end}"
     names = {device.name for device in chosen if device.name}
-    if vendor == "cuda" and len(names) > 1 and facts.variable(_ORDER) != "PCI_BUS_ID":
-        sentence += f"; the cards differ: set {_ORDER}=PCI_BUS_ID, or CUDA counts them otherwise"
+    order = VENDORS[vendor].limits.order if vendor in VENDORS else None
+    if order and len(names) > 1 and facts.variable(order[0]) != order[1]:
+        name, value, counter = order
+        sentence += f"; the cards differ: set {name}={value}, or {counter} counts them otherwise"
     return NumaMap(vendor, labels, sentence, nodes, cpus, tuple(flags))
 
 
@@ -130,7 +129,8 @@ def _visible(
     told = {name: value for name, value in found.items() if value is not None}
     if not told:
         return devices
-    if len(set(told.values())) > 1 or ("ROCR_VISIBLE_DEVICES" in told and len(told) > 1):
+    first = VENDORS[vendor].limits.read[0]  # it filters before the others count
+    if len(told) > 1 and (first in told or len(set(told.values())) > 1):
         return f"no binding: {' and '.join(told)} are both set: unset all but one"
     name, value = next(iter(told.items()))
     if value.strip().lower() == "all":
@@ -156,10 +156,8 @@ def _is_named(device: TopoDevice, part: str) -> bool:
 
 
 def _names(vendor: str) -> tuple[str, ...]:
-    if vendor in ("rocm", "hygon"):
-        return _ROCM
     row = VENDORS.get(vendor)
-    return (row.visible,) if row and row.visible else ()
+    return (row.visible, *row.limits.unset) if row and row.visible else ()
 
 
 def numactl_list(numbers: Iterable[int]) -> str:

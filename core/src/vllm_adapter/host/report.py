@@ -40,7 +40,6 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
         r"(?i)^\s*(?:Architecture|Model name|CPU\(s\)|O\w+-line CPU\(s\) list|NUMA node\d+ "
         r"CPU\(s\)|Flags|架构|machdep\.cpu\.brand_string|hw\.\w+|CPU)\s*:|^\s*CPU Info$",
     ),
-    ("neuron_ls", r"\|\s*NEURON\s*\|"),
     ("numactl", r"^\s*node \d+ cpus:"),
     (
         "system_text",
@@ -50,15 +49,12 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ("nvidia_smi_q", r"NVSMI LOG=|<nvidia_smi_log>"),
     (
         "nvidia_smi",
-        r"NVIDIA-SMI|PPU-SMI|XPU-SMI|IX-ML|Persistence-M|NVML library|UUID: |index,|device handle"
+        r"NVIDIA-SMI|Persistence-M|NVML library|UUID: |index,|device handle|GPU +Name"
         r"|--query-gpu|memory\.total \[|driver_version",
     ),
     ("npu_smi", r"npu-smi|Hugepages-Usage|Chip Logic ID|Chip Name"),
-    ("hl_smi", r"HL-SMI|AIP"),
-    ("mx_smi", r"(?:MX|HT)-SMI|^\s*GPU#\d"),
-    ("mthreads_gmi", r"mthreads-gmi|\bMTT\s"),
-    ("cnmon", r"CNMON"),
-    ("xpu_smi", r"Intel XPU-SMI|Device ID|device_list"),
+    ("vendor_tables", r""),  # the tools that are data have anchors of their own
+    ("xpu_smi", r"Device ID|device_list"),
     ("amd_smi", r"AMD-SMI|AMDSMI Tool|^\s*GPU: \d|\"gpu\""),
     ("rocm_smi", r"PwrCap|(?:GPU|DCU|HCU)\[\d+\]|\"card\d"),
     ("rocminfo", r"ROCk module version|^\s*Agent \d"),
@@ -76,7 +72,7 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
         r"\(Topology\)|(?i:(?:weight|hops|link type|access\w*|bandwidth) (?:between two|table))"
         r"|\"link_type\"|BW TABLE",
     ),
-    ("nvidia_topo", r"\b(?:GPU|MLU)\d+[ \t|]+[A-Z]"),
+    ("nvidia_topo", r"\b[A-Z]{2,}\d+[ \t|]+[A-Z]"),  # other makers have words of their own
     ("nvidia_p2p", r"\bGPU\d+[ \t|]+(?:X|OK|[CGT]?NS|DR|U)\b"),
     ("ascend_topo", r"\b(?:NPU|Phy-ID)\d+[ \t|]+[A-Z]"),
     ("xpu_topo", r"\bGPU\s*\d+/\d+[ \t|]+[A-Z]"),

@@ -18,8 +18,8 @@ from vllm_adapter.host.parsers._common import normal_bdf
 from vllm_adapter.host.topology_advice import advice
 from vllm_adapter.host.topology_groups import domains, islands
 from vllm_adapter.host.topology_types import Nic, Pair, TopoDevice, Topology
+from vllm_adapter.known_vendors import VENDORS
 
-_WORDS: Final = {"ascend": "NPU", "gaudi": "HPU", "hygon": "HCU", "cambricon": "MLU"}
 _DIE: Final = re.compile(r"\d+/(\d+)$")
 
 Cells = dict[tuple[str, str], tuple[LinkClass, int | None]]
@@ -91,7 +91,7 @@ def _rows(
     A table of links counts the devices where there is one, else the inventory does.
     """
     own = [device for device in box if device.vendor == vendor]
-    word = _WORDS.get(vendor, "GPU")
+    word = VENDORS[vendor].label if vendor in VENDORS else "GPU"
     start = f"{vendor} " if prefix else ""
     if not tables:
         return [(f"{start}{word}{device.index}", "", _told(device)) for device in own]

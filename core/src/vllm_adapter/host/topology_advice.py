@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from vllm_adapter.host.facts import LinkMatrix
@@ -11,8 +11,12 @@ from vllm_adapter.host.link_kind import LinkKind
 from vllm_adapter.host.numa_map import span
 from vllm_adapter.host.topology_groups import braced, components
 from vllm_adapter.host.topology_types import Pair, Topology
+from vllm_adapter.vendor_files import Table, sections
 
-_GEFORCE: Final = re.compile(r"\bGeForce\b|\bRTX [345]0[5-9]0\b")
+_UNLINKED: Final[Mapping[str, Mapping[str, str]]] = Table(lambda: dict(sections("links", "none")))
+"""What is said of several cards where none of the vendor's own links is seen."""
+_TWOFOLD: Final[Mapping[str, Mapping[str, str]]] = Table(lambda: dict(sections("links", "cards")))
+"""Cards that are two devices each, in the order of their numbers."""
 _ALLOWED: Final = frozenset({"OK", "ENABLED", "TRUE"})
 _REFUSED: Final = frozenset({"GNS", "CNS", "TNS", "NS", "DR", "DISABLED", "FALSE"})
 
@@ -25,10 +29,10 @@ def advice(topology: Topology, matrices: Sequence[LinkMatrix]) -> tuple[str, ...
         found += _peers(labels, [matrix for matrix in matrices if matrix.vendor == vendor])
         if len(labels) > 1:
             found += _sizes(topology, labels)
-        if vendor == "cuda" and len(labels) > 1:
-            found += _nvidia(topology, labels)
-        if vendor == "rocm":
-            found += _dies(topology, labels)
+        if vendor in _UNLINKED and len(labels) > 1:
+            found += _unlinked(topology, labels, _UNLINKED[vendor])
+        if vendor in _TWOFOLD:
+            found += _dies(topology, labels, _TWOFOLD[vendor])
     found += _cards(topology)
     return tuple(dict.fromkeys(found))
 
@@ -110,35 +114,25 @@ def _peers(labels: Sequence[str], matrices: Sequence[LinkMatrix]) -> Iterator[st
         yield f"peer access is refused for some pairs (the tool says {', '.join(refused)})"
 
 
-def _nvidia(topology: Topology, labels: Sequence[str]) -> Iterator[str]:
+def _unlinked(topology: Topology, labels: Sequence[str], said: Mapping[str, str]) -> Iterator[str]:
     joined = {label for domain in topology.domains for label in domain.devices}
     names = [topology.device(label).name or "" for label in labels if label not in joined]
     told = any(pair.link.kind is not LinkKind.UNKNOWN for pair in topology.pairs)
     if not names or joined:
         return
-    if any(_GEFORCE.search(name) for name in names):
-        yield "GeForce cards: do not assume that peer access works; test it before relying on it"
-    elif told and not all(names):
-        yield (
-            "no NVLink is seen and the cards' names are not known: GeForce cards refuse peer "
-            "access (`nvidia-smi topo -p2p r` tells); SXM boards without NVLink point at "
-            "nvidia-fabricmanager, or at passthrough to a virtual machine"
-        )
+    if any(re.search(said["names"], name) for name in names):
+        yield said["named"]
     elif told:
-        yield "no NVLink is seen: devices talk over PCIe"
+        yield said["others" if all(names) else "unnamed"]
 
 
-def _dies(topology: Topology, labels: Sequence[str]) -> Iterator[str]:
-    """MI250 and MI250X cards are two devices each, in the order of their numbers."""
+def _dies(topology: Topology, labels: Sequence[str], said: Mapping[str, str]) -> Iterator[str]:
     names = [topology.device(label).name or "" for label in labels]
-    if any("MI250" in name for name in names):
-        count = sum("MI250" in name for name in names)
-        yield f"MI250 cards are two devices (GCDs) each: {count} devices, {-(-count // 2)} cards"
+    named = sum(said["names"] in name for name in names)
+    if named:
+        yield said["text"].format(devices=named, cards=-(-named // 2))
     elif any(domain.complete is not True for domain in topology.domains) and not any(names):
-        yield (
-            f"if these are MI250 or MI250X, a card is two devices (GCDs): {len(labels)} devices "
-            f"would be {-(-len(labels) // 2)} cards"
-        )
+        yield said["unnamed"].format(devices=len(labels), cards=-(-len(labels) // 2))
 
 
 def _cards(topology: Topology) -> Iterator[str]:

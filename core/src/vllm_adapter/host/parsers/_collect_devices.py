@@ -12,6 +12,7 @@ from vllm_adapter.host.parsers._common import binary_size
 from vllm_adapter.host.parsers._fields import Field, told, truth
 from vllm_adapter.host.parsers._silicon import behind, vendor_of
 from vllm_adapter.host.text import Report
+from vllm_adapter.known_vendors import whose
 
 _LISTED: Final = re.compile(
     r"^\s*(?:GPU models and configuration\s*:\s*)?GPU (\d{1,3})\s*:\s*(\S.*?)(?: \(UUID: \S+\))?$"
@@ -49,7 +50,7 @@ def cuda_devices(
         listed = _LISTED.match(line.text)
         if listed:
             device = _named(listed[2], int(listed[1]), "nvidia-smi -L", software, face)
-            if device and device.vendor != "cuda":  # another maker's tool by that name
+            if device and device.vendor not in whose("nvidia-smi"):  # another's by that name
                 device = replace(device, source="collect_env")
             if device and device.index not in found:
                 found[device.index] = device

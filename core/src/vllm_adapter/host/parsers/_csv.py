@@ -9,6 +9,7 @@ from typing import Final
 from vllm_adapter.host.device_facts import Accelerator, Health
 from vllm_adapter.host.parsers._common import binary_size, is_whole, normal_bdf, number
 from vllm_adapter.host.parsers._makers import maker
+from vllm_adapter.host.parsers._silicon import arch_of
 from vllm_adapter.host.text import Report
 
 _MEMORY: Final = ("memory.total", "memory.used")
@@ -97,10 +98,7 @@ def _device(row: dict[str, str], units: dict[str, str], vendor: str, source: str
         return next((value for value in values if value is not None), None)
 
     name = row.get("name") or row.get("gpu_name")
-    capability = row.get("compute_cap", "")
-    major, _, minor = capability.partition(".")
     made_by = maker(name, vendor)
-    known = made_by == "cuda" and major.isdigit() and minor.isdigit()
     return Accelerator(
         made_by,
         int(row[_INDEX]),
@@ -108,7 +106,7 @@ def _device(row: dict[str, str], units: dict[str, str], vendor: str, source: str
         name=name,
         bdf=normal_bdf(row.get("pci.bus_id") or row.get("gpu_bus_id") or row.get("bus_id") or ""),
         uuid=row.get("uuid") or row.get("gpu_uuid"),
-        arch=f"sm_{major}{minor}" if known else None,
+        arch=arch_of(made_by, row.get("compute_cap", "")),
         memory_total_bytes=size(_MEMORY[0]),
         memory_used_bytes=size(_MEMORY[1]),
         health=Health(

@@ -13,6 +13,8 @@ from vllm_adapter.host.facts import Accelerator
 from vllm_adapter.host.merge import join_accelerators
 from vllm_adapter.host.parsers._silicon import arch_of, behind, vendor_of
 from vllm_adapter.host.text import Report
+from vllm_adapter.known_vendors import faces
+from vllm_adapter.vendor_files import once
 
 _CAPABILITY: Final = re.compile(
     r"Your (?P<name>\S.{0,80}?) (?:GPU|device) has compute capability "
@@ -26,19 +28,24 @@ _TOO_OLD: Final = re.compile(
     r"Found GPU(?P<index>\d+) (?P<name>\S.{0,80}?) which is of cuda capability "
     r"(?P<capability>\d+\.\d)"
 )
-_NAMED: Final = re.compile(
-    r"torch\.(?P<module>cuda|xpu|npu|hpu|musa|mlu)\.get_device_name\((?P<index>\d{0,3})\)"
-    r"\s*[=:]+\s*'?(?P<name>\S.*?)'?$"
-)
-_MEMORY: Final = re.compile(
-    r"(?P<face>CUDA|HIP|XPU|NPU|HPU|MUSA|MLU) out of memory\..{0,200}?"
-    r"(?:(?P=face)|GPU)[ :](?P<index>\d{1,3})\b.{0,80}?(?:total capacity of (?P<one>[\d.]+) GiB"
-    r"|(?P<other>[\d.]+) GiB total capacity)"
-)
-_FACES: Final = {
-    "hip": "rocm", "xpu": "xpu", "npu": "ascend", "hpu": "gaudi", "musa": "musa", "mlu": "mlu",
-}  # fmt: skip
 _GIB: Final = 1 << 30
+
+
+@once
+def _named() -> re.Pattern[str]:
+    return re.compile(
+        rf"torch\.(?P<module>cuda|{'|'.join(faces())})\.get_device_name\((?P<index>\d{{0,3}})\)"
+        r"\s*[=:]+\s*'?(?P<name>\S.*?)'?$"
+    )
+
+
+@once
+def _memory() -> re.Pattern[str]:
+    return re.compile(
+        rf"(?P<face>CUDA|{'|'.join(faces()).upper()}) out of memory\..{{0,200}}?"
+        r"(?:(?P=face)|GPU)[ :](?P<index>\d{1,3})\b.{0,80}?"
+        r"(?:total capacity of (?P<one>[\d.]+) GiB|(?P<other>[\d.]+) GiB total capacity)"
+    )
 
 
 def devices(report: Report) -> tuple[Accelerator, ...]:
@@ -59,11 +66,11 @@ def _in(text: str, software: str | None) -> Accelerator | None:
         return _device(said["name"], 0, software, None, f"{said['sm'][:-1]}.{said['sm'][-1]}")
     if said := _TOO_OLD.search(text):
         return _device(said["name"], int(said["index"]), software, None, said["capability"])
-    if said := _NAMED.search(text):
-        face = _FACES.get(said["module"])
+    if said := _named().search(text):
+        face = faces().get(said["module"])
         return _device(said["name"], int(said["index"] or 0), software, face, "")
-    if said := _MEMORY.search(text):
-        vendor = software or _FACES.get(said["face"].lower())
+    if said := _memory().search(text):
+        vendor = software or faces().get(said["face"].lower())
         if vendor is None:
             return None
         size = round(float(said["one"] or said["other"]) * _GIB)

@@ -5,24 +5,24 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from vllm_adapter.known_vendors import own_packages
+
 _BUILDS: Final = re.compile(
     r"\+(?:.*\.)?(cpu|rocm|xpu|tpu|hpu|gaudi|neuron|npu|maca|empty|cu(?=\d))"
 )
 
-INTERESTING: Final = frozenset(
-    """torch torch-npu torch-xla torch-mlu torch-musa torch-gcu torch-neuronx torchao torchaudio
-    torchvision pytorch-triton pytorch-triton-rocm pytorch-triton-xpu triton triton-xpu
-    triton-ascend vllm vllm-ascend vllm-gaudi vllm-metax vllm-musa vllm-kunlun vllm-neuron
-    vllm-tpu vllm-spyre vllm-metal vllm-rbln vllm-flash-attn sglang sgl-kernel sglang-kernel
-    flashinfer flashinfer-python flashinfer-cubin flashinfer-jit-cache flash-attn flash-attn-3
-    xformers deepspeed transformers tokenizers accelerate numpy ray xgrammar aiter amd-aiter amdsmi
-    pynvml nvidia-ml-py intel-extension-for-pytorch oneccl-bind-pt oneccl triton-kernels
-    habana-torch-plugin habana-torch-dataloader habana-gpu-migration optimum-habana neuronx-cc
-    libneuronxla neuronx-distributed jax jaxlib libtpu libtpu-nightly tpu-info cann mindie-turbo
-    deep-ep deep-gemm compressed-tensors bitsandbytes nixl lmcache mooncake-transfer-engine
-    apex""".split()
+_COMMON: Final = frozenset(
+    """torch torchao torchaudio torchvision pytorch-triton triton vllm vllm-spyre vllm-metal
+    vllm-flash-attn sglang sgl-kernel sglang-kernel flashinfer flashinfer-python
+    flashinfer-cubin flashinfer-jit-cache flash-attn flash-attn-3 xformers deepspeed
+    transformers tokenizers accelerate numpy ray xgrammar triton-kernels deep-ep deep-gemm
+    compressed-tensors bitsandbytes nixl lmcache mooncake-transfer-engine apex""".split()
 )
-"""Normalised names that are believed outside a list that says it is one."""
+
+
+def interesting(name: str) -> bool:
+    """Whether a package of this normalised name is believed outside a list that says it is one."""
+    return name in _COMMON or name in own_packages()
 
 
 def normalised(name: str) -> str:

@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
-from vllm_adapter.host.parsers._makers import maker
+from vllm_adapter.host.parsers._makers import maker, patterns
+from vllm_adapter.known_vendors import VENDORS
+from vllm_adapter.vendor_files import Table, once, sections
 
-_SIGNS: Final = tuple(
-    (vendor, re.compile(pattern, re.IGNORECASE))
-    for vendor, pattern in (
-        ("metax", r"\+metax|\bmaca\b|MACA_PATH|vllm[_-]metax|MetaX"),
-        ("hygon", r"\+das\b|[+.]dtk\d|\bdtk-?\d|/opt/dtk|HCU\["),
-        ("iluvatar", r"\+corex|corex-?\d|/usr/local/corex|Iluvatar"),
-        ("thead", r"\+ppu\b|[+.]ppu\d|PPU_SDK|PPU-ZW"),
-        ("musa", r"torch[_-]musa|MUSA_HOME|MTHREADS_"),
-        ("mlu", r"torch[_-]mlu\b|NEUWARE_HOME"),
-        ("enflame", r"torch[_-]gcu\b|TOPS_VISIBLE"),
-        ("biren", r"torch[_-]br\b|BIREN"),
-        ("kunlunxin", r"torch[_-]xmlir|XPU_VISIBLE_DEVICES.*kunlun|vllm[_-]kunlun"),
-    )
+_PAIRS: Final[Mapping[str, Mapping[str, str]]] = Table(
+    lambda: dict(sections("torch", "capabilities"))
 )
+"""What torch prints as a compute capability: the code that it means, where that is known."""
 _GENERIC: Final = re.compile(r"^(?:AMD Radeon Graphics|Graphics Device|Device)$", re.IGNORECASE)
-PLUGINS: Final = re.compile(
-    r"torch[_-](?:npu|xla|mlu|musa|gcu|br|neuronx|hpu)\b|habana[_-]|neuronx?[_-]|"
-    r"intel[_-]extension[_-]for[_-]pytorch\S*\+xpu|vllm[_-](?:ascend|gaudi|neuron|tpu)\b|"
-    r"VLLM_TARGET_DEVICE=(?:tpu|hpu|xpu|neuron|npu)",
-    re.IGNORECASE,
-)
-"""A device that torch reaches by other ways than `torch.cuda`, which then says False."""
+
+
+@once
+def _signs() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return patterns("words", "software")
+
+
+@once
+def _plugins() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return patterns("words", "plugin")
+
+
+def by_plugin(text: str) -> bool:
+    """Whether a device is told of that torch reaches otherwise than by `torch.cuda`.
+
+    `torch.cuda` then says False, which is no fault.
+    """
+    return any(pattern.search(text) for _, pattern in _plugins())
 
 
 def behind(text: str) -> str | None:
     """The vendor whose software stands behind CUDA's or ROCm's face in this text."""
-    return next((vendor for vendor, sign in _SIGNS if sign.search(text)), None)
+    return next((vendor for vendor, sign in _signs() if sign.search(text)), None)
 
 
 def vendor_of(name: str, software: str | None, face: str | None) -> str | None:
@@ -55,6 +59,7 @@ def arch_of(vendor: str, capability: str) -> str | None:
     """
     if not re.fullmatch(r"\d{1,2}\.\d", capability):
         return None
-    if vendor == "cuda":
+    row = VENDORS.get(vendor)
+    if row and row.code == "sm":
         return "sm_" + capability.replace(".", "")
-    return {"9.4": "gfx942", "9.5": "gfx950"}.get(capability) if vendor == "rocm" else None
+    return dict(_PAIRS.get(vendor, {})).get(capability)

@@ -20,7 +20,7 @@ from vllm_adapter.host.parsers._collect_devices import (
 from vllm_adapter.host.parsers._fields import ABSENT, UNKNOWN, Field, Keys, told, truth, version
 from vllm_adapter.host.parsers._os_text import distribution, libc, platform
 from vllm_adapter.host.parsers._packages import vllm_build
-from vllm_adapter.host.parsers._silicon import PLUGINS
+from vllm_adapter.host.parsers._silicon import by_plugin
 from vllm_adapter.host.text import Report
 
 _KEYS: Final = Keys(
@@ -154,7 +154,7 @@ def _torch(values: dict[str, str], report: Report) -> TorchBuild | None:
         return None
     said = [truth(values.get(f"Is {device} available")) for device in ("CUDA", "XPU")]
     available = True if True in said else (False if False in said else None)
-    if available is False and PLUGINS.search(report.text):
+    if available is False and by_plugin(report.text):
         available = None
     elif available is False and not any(built.values()):
         # such a torch may reach a device by a plug-in: the packages tell, to their end

@@ -143,7 +143,7 @@ def _devices(
 ) -> tuple[Accelerator, ...]:
     devices: list[Accelerator] = []
     for (vendor, who), errors in found.items():
-        gaudi = vendor == "gaudi"
+        gaudi = who.isdigit()  # its driver names devices by number, all others by bus address
         if not (errors or gaudi):
             continue  # a driver's everyday talk names functions that are no accelerators
         unusable = gaudi and bool(errors)

@@ -9,14 +9,13 @@ from typing import Final
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.secrets import MASK, is_secret
 from vllm_adapter.host.text import Report
+from vllm_adapter.known_vendors import variable_heads
 
-_PREFIXES: Final = (
-    "ACL_ ASCEND_ ATB_ CANN_ CCL_ CNCL_ CUBLAS_ CUDA_ CUDNN_ DTK_ FLASHINFER_ GLOO_ GOMP_ GPU_ "
-    "HABANA_ HCCL_ HIP_ HL_ HSA_ IX_ KMP_ KUNLUN_ LD_ LIBTPU_ MACA_ MCCL_ METAX_ MKL_ MLU_ "
-    "MTHREADS_ MTGPU_ MUSA_ MX_ NCCL_ NEURON_ NVIDIA_ NVTE_ OMP_ ONEAPI_ PJRT_ PT_HPU_ PYTORCH_ "
-    "RAY_ RCCL_ ROCM_ ROCR_ SGLANG_ SGL_ SYCL_ TASK_QUEUE_ TORCH TOPS_ TPU_ TRITON_ UCX_ UR_ VA_ "
-    "VLLM_ XLA_ XPU_ ZE_"
+_COMMON: Final = (
+    "FLASHINFER_ GLOO_ GOMP_ KMP_ LD_ MKL_ OMP_ PYTORCH_ RAY_ SGLANG_ SGL_ TORCH TRITON_ UCX_ VA_ "
+    "VLLM_"
 ).split()
+"""What variables begin with that are no vendor's own."""
 _LEFT_OUT: Final = re.compile(r"_(?:IP|ADDR|ADDRESS|HOST|HOSTNAME|URL|URI|ENDPOINT|USER|UUID)$")
 _PLACES: Final = (  # an assignment in a command, in YAML, in Python
     re.compile(
@@ -82,7 +81,8 @@ def _unquoted(value: str) -> str:
 
 
 def _matters(name: str) -> bool:
-    return name.startswith(tuple(_PREFIXES)) and not is_secret(name) and not _LEFT_OUT.search(name)
+    ours = name.startswith((*_COMMON, *variable_heads()))
+    return ours and not is_secret(name) and not _LEFT_OUT.search(name)
 
 
 def _whole(value: str) -> bool:

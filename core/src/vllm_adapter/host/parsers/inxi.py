@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from vllm_adapter.driver_tables import without_version
 from vllm_adapter.host.device_facts import Accelerator, Driver
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.parsers._common import dense, normal_bdf
 from vllm_adapter.host.parsers._display import in_processor, maker_of_text
 from vllm_adapter.host.pci_ids import ARCHS
 from vllm_adapter.host.text import Report
+from vllm_adapter.known_vendors import VENDORS
 
 _SECTION: Final = re.compile(r"^\s*Graphics:")
 _NEXT: Final = re.compile(r"^(\s*)[A-Z][A-Za-z]+:(?:\s|$)")
@@ -50,8 +52,9 @@ def parse(report: Report) -> HostFacts:
                 )
             )
             version = fields.get("v", "")
-            if driver == "nvidia" and re.fullmatch(r"\d+(?:\.\d+)+", version):
-                drivers.append(Driver("nvidia", version, "inxi"))
+            own = driver in VENDORS[made[0]].drivers and driver not in without_version()
+            if driver and own and re.fullmatch(r"\d+(?:\.\d+)+", version):
+                drivers.append(Driver(driver, version, "inxi"))
     return HostFacts(accelerators=tuple(devices), drivers=tuple(dict.fromkeys(drivers)))
 
 

@@ -16,7 +16,7 @@ from vllm_adapter.host.parsers._common import dense, is_whole, normal_bdf
 from vllm_adapter.host.parsers._display import in_processor, maker_of_text
 from vllm_adapter.host.pci_ids import ARCHS
 from vllm_adapter.host.text import Report
-from vllm_adapter.known_vendors import is_integrated, vendor_of
+from vllm_adapter.known_vendors import derives, is_integrated, vendor_of
 
 _GROUP: Final = r"(?:IOMMU [Gg]roup:?\s+\d+:?\s+)?"  # scripts that list the IOMMU's groups
 _BDF: Final = r"(?P<bdf>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
@@ -76,7 +76,7 @@ def parse(report: Report) -> HostFacts:
             modules.add(one.driver.replace("-", "_"))
         row = vendor_of(function) if function else None
         vendor = row.adapter if row else made[0] if made and one.code in _KINDS.values() else None
-        if vendor is None or (made and made[0] == "hygon" and vendor == "rocm"):
+        if vendor is None or (made and derives(made[0], vendor)):
             continue
         index = sum(device.vendor == vendor for device in devices)
         name = one.name or (row.name if row else "")

@@ -12,31 +12,20 @@ from vllm_adapter.host.parsers._matrix import Style, find_tables
 from vllm_adapter.host.parsers._matrix_cells import Words
 from vllm_adapter.host.parsers._matrix_facts import accelerators, joined, matrix
 from vllm_adapter.host.text import Report
+from vllm_adapter.known_vendors import by_alias
 
 _SOURCE: Final = "gpustack-runtime topo"
 _STYLE: Final = Style(
     device=r"Device\s+\d+(?!\d)", words=Words(r"NODE|SYS|PHB|PXB|PIX|LINK|N/A|X")
 )
-_MAKERS: Final = {
-    "NVIDIA": "cuda",
-    "AMD": "rocm",
-    "ASCEND": "ascend",
-    "CAMBRICON": "mlu",
-    "HYGON": "hygon",
-    "ILUVATAR": "iluvatar",
-    "METAX": "metax",
-    "MTHREADS": "musa",
-    "THEAD": "thead",
-    "INTEL": "xpu",
-}
 
 
 def parse(report: Report) -> HostFacts:
     """Every grid whose corner names a maker; without one nobody knows whose devices they are."""
     parts = []
     for table in find_tables(report, _STYLE):
-        words = table.head.upper().replace("|", " ").split()
-        vendor = _MAKERS.get(words[-1]) if words else None
+        words = table.head.lower().replace("|", " ").split()
+        vendor = by_alias().get(words[-1]) if words else None
         if vendor:
             parts.append((matrix(table, _SOURCE, vendor), accelerators(table, _SOURCE, vendor)))
     return joined(parts)

@@ -1,7 +1,7 @@
 """`nvidia-smi`: its table, `-L`, MIG instances, processes, and the sentences of its failures.
 
-The same face is worn by T-Head's `ppu-smi`, Iluvatar's `ixsmi` and Kunlunxin's `xpu-smi`; the
-device's name and the table's head say who made it.
+Other makers' tools draw the same table (see `vendor_tables`), and their devices are listed by
+tools of this name: the device's name says who made it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,16 @@ from vllm_adapter.host.parsers._collect_devices import nvidia_component
 from vllm_adapter.host.parsers._common import MIB, dense, is_whole, normal_bdf
 from vllm_adapter.host.parsers._csv import csv_devices, csv_drivers
 from vllm_adapter.host.parsers._frame import BDF, Row, device_rows, processes, tables
+from vllm_adapter.host.parsers._layouts import other_heads
 from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
 
-_HEADS: Final = (
-    re.compile(r"\bNVIDIA-SMI\s+\d|\|\s*GPU\s+Name\s+(?:TCC/WDDM|Persistence-M|Driver-Model)"),
-    re.compile(r"\bPPU-SMI\s+\d|\|\s*PPU\s+Name\b"),
-    re.compile(r"\bXPU-SMI\s+Driver Version|\|\s*XPU\s+Name\b"),
-    re.compile(r"\bIX-ML\b"),
-    re.compile(  # the heads of other tools, which end ours
-        r"\b(?:HL-SMI Version|AMD-SMI\s+v?\d|MX-SMI\s+\d|CNMON\s+v|Intel XPU-SMI|npu-smi\s+\d)"
-        r"|\bmthreads-gmi:|={5}\s*NVSMI LOG"
-    ),
+_VENDOR: Final = "cuda"
+_SOURCE: Final = "nvidia-smi"
+_HEAD: Final = re.compile(
+    r"\bNVIDIA-SMI\s+\d|\|\s*GPU\s+Name\s+(?:TCC/WDDM|Persistence-M|Driver-Model)"
 )
-_FACES: Final = (
-    ("nvidia-smi", "cuda"),
-    ("ppu-smi", "thead"),
-    ("xpu-smi", "kunlunxin"),
-    ("ixsmi", "iluvatar"),
-)
+_LOG: Final = re.compile(r"={5}\s*NVSMI LOG")
 _TOOL: Final = re.compile(r"NVIDIA-SMI\s+(\d+(?:\.\d+)+)(?=\s|\|)")
 # since release 610 the tool says KMD for the kernel's driver, and UMD for the user's half
 _DRIVER: Final = re.compile(r"(?:Driver|KMD) Version\s*:\s*(\d+(?:\.\d+)+[\w.-]*)(?=\s|\|)")
@@ -64,10 +55,10 @@ def parse(report: Report) -> HostFacts:
     listed = csv_devices(report, "cuda", "nvidia-smi", ("uuid", "gpu_uuid", "pci.bus_id", "name"))
     devices = join_accelerators(_listed(report), listed)
     drivers: list[Driver] = []
-    for which, start, stop in tables(report, _HEADS):
-        if which < len(_FACES):
-            drivers += _drivers(report, which, start)
-            devices = join_accelerators(devices, _table(report, which, start, stop))
+    for which, start, stop in tables(report, (_HEAD, _LOG, *other_heads(_VENDOR))):
+        if which == 0:
+            drivers += _drivers(report, start)
+            devices = join_accelerators(devices, _table(report, start, stop))
     for position, found in report.find(_LIBRARY):
         if is_whole(report, position):
             drivers.append(Driver("nvml", found[1], "nvidia-smi"))
@@ -81,13 +72,10 @@ def parse(report: Report) -> HostFacts:
     )
 
 
-def _drivers(report: Report, which: int, start: int) -> list[Driver]:
+def _drivers(report: Report, start: int) -> list[Driver]:
     """Versions of the head. Under WSL the second number is the Windows driver's, which counts."""
     text = report.lines[start].text + (" " if is_whole(report, start) else "")
     driver = _DRIVER.search(text)
-    if which:
-        component = {1: "ppu", 2: "kunlunxin", 3: "iluvatar"}[which]
-        return [Driver(component, driver[1], _FACES[which][0])] if driver else []
     smi, cuda = _TOOL.search(text), _CUDA.search(text)
     found = []
     if driver:
@@ -150,18 +138,17 @@ def _once(found: list[Accelerator]) -> tuple[Accelerator, ...]:
     return tuple({(one.index, one.die, one.uuid): one for one in found}.values())
 
 
-def _table(report: Report, which: int, start: int, stop: int) -> tuple[Accelerator, ...]:
-    face, vendor = _FACES[which]
+def _table(report: Report, start: int, stop: int) -> tuple[Accelerator, ...]:
     held = processes(report, start, stop)
     found = []
     for row in device_rows(report, start, stop):
-        made_by = maker(row.name, vendor)
+        made_by = maker(row.name, _VENDOR)
         memory = row.memory
         found.append(
             Accelerator(
                 made_by,
                 row.index,
-                face,
+                _SOURCE,
                 name=None if "ERR!" in row.name else row.name or None,
                 bdf=row.bdf,
                 memory_total_bytes=memory[1] if memory else None,

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from vllm_adapter.host.facts import HostFacts
@@ -20,44 +21,73 @@ from vllm_adapter.host.parsers._matrix_facts import (
     with_legend,
 )
 from vllm_adapter.host.text import Report
+from vllm_adapter.vendor_files import once, sections
 
-STYLE: Final = Style(
-    device=r"(?:GPU|MLU)\d+(?!\d)",
-    words=Words(r"NV\d+(?!\d)|NODE|SYS|PHB|PXB|PIX|PSB|SOC|MX|X"),
-    nics=True,
-)
 PEER_WORDS: Final = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
-_TOOLS: Final = {
-    "cuda": "nvidia-smi topo -m",
-    "metax": "mx-smi topo -m",
-    "iluvatar": "ixsmi topo -m",
-    "mlu": "cnmon topo -m",
-    "musa": "mthreads-gmi topo -m",
-    "thead": "ppu-smi topo -m",
-}
-_NAMED: Final = (
-    ("metax", re.compile(r"\bmx-smi\b|MetaX", re.I)),
-    ("iluvatar", re.compile(r"\bixsmi\b|\bIX-ML\b|Iluvatar", re.I)),
-    ("musa", re.compile(r"\bmthreads-gmi\b|Moore ?Threads|MTLink", re.I)),
-    ("thead", re.compile(r"\bppu-smi\b", re.I)),
-    ("cuda", re.compile(r"nvidia|NVLink", re.I)),
-)
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """One maker's table: the command that prints it, and what tells it from the others' tables.
+
+    `words` name the maker anywhere in the text, `labels` begin the names of its devices, `cells`
+    are words for links and `column` a column that nobody else prints. The `assumed` one's words
+    and tables are those that others copy.
+    """
+
+    vendor: str
+    table: str
+    words: re.Pattern[str] | None
+    labels: str | None
+    cells: str | None
+    column: str | None
+    assumed: bool
+
+
+@once
+def _makers() -> tuple[_Maker, ...]:
+    found = [
+        _Maker(
+            vendor,
+            raw["table"],
+            re.compile(raw["words"]) if "words" in raw else None,
+            raw.get("labels"),
+            raw.get("cells"),
+            raw.get("column"),
+            raw.get("assumed", False),
+        )
+        for vendor, raw in sections("links")
+        if "table" in raw
+    ]
+    return tuple(sorted(found, key=lambda one: one.assumed))
+
+
+@once
+def _style() -> Style:
+    labels = "|".join(("GPU", *(one.labels for one in _makers() if one.labels)))
+    own = "|".join(one.cells for one in reversed(_makers()) if one.cells)
+    return Style(
+        device=rf"(?:{labels})\d+(?!\d)",
+        words=Words(rf"{own}|NODE|SYS|PHB|PXB|PIX|PSB|SOC|X"),
+        nics=True,
+    )
+
+
 _LEGEND_LINES: Final = 16
 
 
 def parse(report: Report) -> HostFacts:
-    """Every link table whose labels are GPU0, GPU1, ... or MLU0, MLU1, ...
+    """Every link table whose labels are GPU0, GPU1, ..., or another maker's word with numbers.
 
     Tables of peer access are `nvidia_p2p`'s.
     """
     parts = []
-    for table in find_tables(report, STYLE):
+    for table in find_tables(report, _style()):
         if is_peer(table, report):
             continue
-        vendor = _maker(table, report)
-        source = _TOOLS[vendor]
-        found = with_legend(matrix(table, source, vendor), report, table)
-        parts.append((found, host_nodes(accelerators(table, source, vendor))))
+        maker = _maker(table, report)
+        found = with_legend(matrix(table, maker.table, maker.vendor), report, table)
+        parts.append((found, host_nodes(accelerators(table, maker.table, maker.vendor))))
     return joined(parts)
 
 
@@ -70,19 +100,27 @@ def is_peer(table: Table, report: Report) -> bool:
     return not table.columns and any("Status Ok" in line.text for line in legend)
 
 
-def _maker(table: Table, report: Report) -> str:
+def _maker(table: Table, report: Report) -> _Maker:
+    """By what one maker alone prints; by its name in the text; at last by the name nearest."""
     cells = {cell for row in table.rows.values() for cell in row.cells}
-    if table.labels[0].startswith("MLU"):
-        return "mlu"
-    if "MX" in cells or table.columns[:1] == ("numa",):
-        return "metax"
-    if any(re.fullmatch(r"NV\d+", cell) for cell in cells) or "memory" in table.columns:
-        return "cuda"
-    named = {vendor for vendor, name in _NAMED if any(report.find(name))}
+    for one in _makers():
+        labelled = one.labels and table.labels[0].startswith(one.labels)
+        if labelled or (one.column and _has(table, one)):
+            return one
+        if one.cells and any(re.fullmatch(one.cells, cell) for cell in cells):
+            return one
+    (assumed,) = (one for one in _makers() if one.assumed)
+    named = [one for one in _makers() if one.words and any(report.find(one.words))]
     if len(named) < 2:
-        return named.pop() if named else "cuda"
+        return named[0] if named else assumed
     for line in reversed(report.lines[: table.first]):
-        for vendor, name in _NAMED:
-            if name.search(line.text):
-                return vendor
-    return "cuda"
+        for one in _makers():
+            if one.words and one.words.search(line.text):
+                return one
+    return assumed
+
+
+def _has(table: Table, maker: _Maker) -> bool:
+    """Whether the table has the maker's column; one that others have too must be the first."""
+    columns = table.columns if maker.assumed else table.columns[:1]
+    return maker.column in columns

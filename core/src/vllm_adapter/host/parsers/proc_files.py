@@ -11,6 +11,8 @@ from vllm_adapter.host.facts import DeviceNode, HostFacts
 from vllm_adapter.host.parsers._common import dense, is_whole, normal_bdf
 from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
+from vllm_adapter.known_vendors import node_names
+from vllm_adapter.vendor_files import once
 
 _NVRM: Final = re.compile(
     r"NVRM version: NVIDIA UNIX .*?Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)\s"
@@ -19,11 +21,6 @@ _MODULE: Final = re.compile(r"/sys/module/(amdgpu|habanalabs|mtgpu|nvidia|xe|i91
 _MODULE_VERSION: Final = re.compile(r"^\s*(\d+(?:\.\d+)+(?:-[0-9a-f]{7,})?)\s*$")
 _ASSIGNED: Final = re.compile(r"^\s*([A-Za-z_]+)=\s*(\S+)\s*$")
 _FILE: Final = re.compile(r"Ascend/(driver|firmware)/version\.info")
-_NODES: Final = re.compile(
-    r"/dev/(?:nvidia(?:\d+|ctl|-uvm(?:-tools)?|-modeset)|nvidia-caps/nvidia-cap\d+|kfd|mkfd"
-    r"|dri/(?:card|renderD)\d+|davinci(?:\d+|_manager)|devmm_svm|hisi_hdc|accel/accel\w+|hl\d+"
-    r"|hl_controlD\d+|mtgpu\.?\d+|mxcd|cambricon_(?:dev\d+|ctl))"
-)
 _LISTED: Final = re.compile(
     r"^\s*(?P<type>[cb-])(?P<mode>[rwxsStT-]{9})[.+@]?\s+\d+\s+\S+\s+(?P<group>\S+)\s+.*?"
     r"\s(?P<path>\S+)\s*$"
@@ -43,6 +40,13 @@ _DENIED: Final = re.compile(
     r"|Permission denied: '?(?P<other>/dev/[\w/.-]+)"
 )
 _KINDS: Final = {"c": "char", "b": "block", "-": "file"}
+
+
+@once
+def _nodes() -> re.Pattern[str]:
+    """The kernel's own nodes of accelerators, and those of the vendors' drivers."""
+    own = [re.escape(path).replace(r"\{n\}", r"\d+") for path in node_names()]
+    return re.compile("|".join((r"/dev/dri/(?:card|renderD)\d+", r"/dev/accel/accel\w+", *own)))
 
 
 def parse(report: Report) -> HostFacts:
@@ -143,7 +147,7 @@ def _listed(report: Report) -> Iterator[DeviceNode]:
         if not found or not is_whole(report, position):
             continue
         path = found["path"] if found["path"].startswith("/") else f"{folder}/{found['path']}"
-        if _NODES.fullmatch(path):
+        if _nodes().fullmatch(path):
             mode = found["mode"]
             group = int(found["group"]) if found["group"].isdigit() else None
             readable, writable = "r" in mode[3:], "w" in mode[3:]
@@ -153,6 +157,6 @@ def _listed(report: Report) -> Iterator[DeviceNode]:
 def _denied(report: Report) -> Iterator[DeviceNode]:
     for position, found in report.find(_DENIED):
         path = found["path"] or found["other"]
-        if _NODES.fullmatch(path) and (found["path"] or is_whole(report, position)):
+        if _nodes().fullmatch(path) and (found["path"] or is_whole(report, position)):
             group = int(found["group"]) if found["group"] else None
             yield DeviceNode(path, "char", False, False, group)

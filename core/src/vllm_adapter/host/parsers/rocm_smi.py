@@ -17,10 +17,40 @@ from vllm_adapter.host.parsers._common import MIB, dense, is_whole, normal_bdf, 
 from vllm_adapter.host.parsers._json import objects
 from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
+from vllm_adapter.known_vendors import derives
+from vllm_adapter.vendor_files import once, sections
 
-_HEAD: Final = re.compile(
-    r"^\W*(?P<face>GPU|Device|DCU|HCU)\s.*\bTemp\b.*\bPerf\s+PwrCap\s+VRAM%\s+(?:GPU|DCU|HCU)%"
-)
+_VENDOR: Final = "rocm"
+
+
+@once
+def _copies() -> dict[str, str]:
+    """The words for a device in copies of the tool: whose copy it is."""
+    return {
+        word: vendor
+        for vendor, tools in sections("tools")
+        if derives(vendor, _VENDOR)
+        for tool in tools
+        for word in tool.get("words", ())
+    }
+
+
+@once
+def _head() -> re.Pattern[str]:
+    words = "|".join(("GPU", *_copies()))
+    return re.compile(
+        rf"^\W*(?P<face>Device|{words})\s.*\bTemp\b.*\bPerf\s+PwrCap\s+VRAM%\s+(?:{words})%"
+    )
+
+
+@once
+def _pair() -> re.Pattern[str]:
+    return re.compile(
+        rf"^\s*(?P<face>{'|'.join(('GPU', *_copies()))})\[(?P<index>\d+)\]\s*:\s*"
+        r"(?P<key>[A-Za-z][^:]*):\s+(?P<value>\S.*)$"
+    )
+
+
 _ROW: Final = re.compile(
     r"^\s*(?P<index>\d{1,3})\s+(?P<left>\S.*?)\s(?P<perf>n/a|[a-z_]+)\s+(?P<right>.*)$"
 )
@@ -33,9 +63,6 @@ _TAIL: Final = re.compile(
 _PARTITION: Final = re.compile(r"\b(NPS\d),\s*([SDTQC]PX)\b(?:,\s*(\d+)\b)?")
 _PART: Final = re.compile(r"\bN/A,\s*N/A,\s*([1-9]\d?)\b")
 """A partition that is not its card's first: the card's readings are in the first one's row."""
-_PAIR: Final = re.compile(
-    r"^\s*(?P<face>GPU|DCU|HCU)\[(?P<index>\d+)\]\s*:\s*(?P<key>[A-Za-z][^:]*):\s+(?P<value>\S.*)$"
-)
 _DRIVER: Final = re.compile(r"^\s*(?:\S+\s+)?[Dd]river version\s*:\s*(\d+(?:\.\d+)+)\s*$")
 _NUMBERS: Final = re.compile(r"\d+(?:\.\d+)+")
 _SOURCE: Final = "rocm-smi"
@@ -59,18 +86,18 @@ def parse(report: Report) -> HostFacts:
         for document in objects(report, '"card')
         if (version := _system_driver(document))
     ]
-    if any(device.vendor == "hygon" for device in devices):
+    if any(derives(device.vendor, _VENDOR) for device in devices):
         drivers = []
     return HostFacts(accelerators=devices, drivers=tuple(dict.fromkeys(drivers)))
 
 
 def _concise(report: Report) -> Iterator[Accelerator]:
-    for start, head in report.find(_HEAD):
-        vendor = "hygon" if head["face"] in ("DCU", "HCU") else "rocm"
+    for start, head in report.find(_head()):
+        vendor = _copies().get(head["face"], _VENDOR)
         first: Accelerator | None = None
         for position in range(start + 1, len(report.lines)):
             text = report.lines[position].text
-            if re.match(r"\s*=+\s*End of|\s*=+ [A-Z]", text) or _HEAD.search(text):
+            if re.match(r"\s*=+\s*End of|\s*=+ [A-Z]", text) or _head().search(text):
                 break
             row = _ROW.match(text)
             if row and (_WATTS.search(text) or _TAIL.match(row["right"])):
@@ -111,7 +138,7 @@ def _row(vendor: str, row: re.Match[str], name: str | None) -> Accelerator:
 def _pairs(report: Report) -> Iterator[tuple[str, int, dict[str, str]]]:
     """What `GPU[0] : key: value` lines say of each device, in order of first mention."""
     found: dict[tuple[str, int], dict[str, str]] = {}
-    for position, pair in report.find(_PAIR):
+    for position, pair in report.find(_pair()):
         if is_whole(report, position):
             values = found.setdefault((pair["face"], int(pair["index"])), {})
             values.setdefault(pair["key"].strip().lower(), pair["value"])
@@ -135,7 +162,7 @@ def _system_driver(document: object) -> str | None:
 
 
 def _described(face: str, index: int, values: dict[str, str]) -> Accelerator:
-    vendor = "hygon" if face in ("DCU", "HCU") else "rocm"
+    vendor = _copies().get(face, _VENDOR)
     names = (values.get(key) for key in _NAMES)
     name = next((one for one in names if one and not one.startswith("0x") and one != "N/A"), None)
     memory = ("compute partition", "memory partition")
@@ -143,7 +170,7 @@ def _described(face: str, index: int, values: dict[str, str]) -> Accelerator:
     split = re.fullmatch(r"[SDTQC]PX", compute) and re.fullmatch(r"NPS\d", nodes)
     arch = re.match(r"gfx[0-9a-f]+", values.get("gfx version", ""))
     return Accelerator(
-        maker(values.get("card vendor", name), vendor) if vendor == "rocm" else vendor,
+        vendor if face in _copies() else maker(values.get("card vendor", name), vendor),
         index,
         _SOURCE,
         name=name,

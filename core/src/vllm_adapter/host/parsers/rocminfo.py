@@ -16,8 +16,10 @@ from vllm_adapter.host.parsers._common import dense, is_whole
 from vllm_adapter.host.parsers._display import in_processor
 from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
+from vllm_adapter.known_vendors import derives
 
 SOURCE: Final = "rocminfo"
+_VENDOR: Final = "rocm"
 _MODULE: Final = re.compile(r"\bROCk module version (\d+(?:\.\d+)+) is loaded")
 _AGENT: Final = re.compile(r"^\s*Agent (\d+)\s*$")
 _PAIR: Final = re.compile(r"^\s*([A-Z][A-Za-z0-9 .()/]*?)\s*:\s*(\S.*)$")
@@ -38,17 +40,17 @@ def parse(report: Report) -> HostFacts:
         name = values.get("Marketing Name")
         shared = values.get("Memory Properties") == "APU"
         units, size = values.get("Compute Unit", ""), _SIZE.match(values.get("Size", ""))
-        vendor = maker(name, "rocm")
+        vendor = maker(name, _VENDOR)
         devices.append(
             Accelerator(
-                vendor if vendor == "hygon" else "rocm",
+                vendor if derives(vendor, _VENDOR) else _VENDOR,
                 len(devices),
                 SOURCE,
                 name=name,
                 uuid=None if values.get("Uuid") == _NO_UUID else values.get("Uuid"),
                 arch=arch[0],
                 memory_total_bytes=int(size[1]) * 1024 if size and not shared else None,
-                integrated=in_processor("rocm", name or "", None),
+                integrated=in_processor(_VENDOR, name or "", None),
                 unified_memory=True if shared else None,
                 compute_units=int(units) if units.isdigit() else None,
             )

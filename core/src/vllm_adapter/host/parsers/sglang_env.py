@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
+from vllm_adapter.driver_tables import on_windows
 from vllm_adapter.host.facts import Accelerator, Driver, HostFacts, TorchBuild
 from vllm_adapter.host.parsers._collect_devices import nvidia_component
 from vllm_adapter.host.parsers._common import cpu_list
 from vllm_adapter.host.parsers._fields import Keys, told, truth, version
-from vllm_adapter.host.parsers._packages import INTERESTING, normalised
+from vllm_adapter.host.parsers._packages import interesting, normalised
 from vllm_adapter.host.parsers._silicon import arch_of, behind, vendor_of
 from vllm_adapter.host.text import Report
+from vllm_adapter.known_vendors import faces
+from vllm_adapter.vendor_files import Table, sections
 
 _KEYS: Final = Keys(
     (
@@ -30,7 +34,10 @@ _GROUP: Final = re.compile(
     r"(?P<arch> Compute Capability)?\s*:\s*(?P<value>\S.*)$"
 )
 _PACKAGE: Final = re.compile(r"^\s*([a-zA-Z][\w.-]*): (\d[\w.+!-]*)$")
-_FACES: Final = {"NPU": "ascend", "HPU": "gaudi", "XPU": "xpu"}
+_CHIPS: Final[Mapping[str, re.Pattern[str]]] = Table(
+    lambda: {vendor: re.compile(text) for vendor, text in sections("torch", "chip")}
+)
+"""Where a device's name holds its code, and no compute capability is one."""
 _DRIVERS: Final = (
     ("CUDA Driver Version", "nvidia"),
     ("ROCM Driver Version", "amdgpu"),
@@ -72,10 +79,10 @@ def parse(report: Report) -> HostFacts:
 
 def _face(said: dict[str, bool | None], values: dict[str, str]) -> str | None:
     """Which vendor's torch this is, as the report's words have it."""
-    faces = {"CUDA": "cuda", "ROCM": "rocm", "MUSA": "musa", **_FACES}
+    known = {"CUDA": "cuda"} | {word.upper(): vendor for word, vendor in faces().items()}
     for word, available in said.items():
-        if available and word in faces:
-            return faces[word]
+        if available and word in known:
+            return known[word]
     for word, face in (("ROCM", "rocm"), ("MUSA", "musa"), ("CUDA", "cuda")):
         if version(values.get(f"{word} Driver Version")):
             return face
@@ -98,11 +105,11 @@ def _devices(report: Report, face: str | None) -> tuple[Accelerator, ...]:
                 names.setdefault(index, (found["kind"], value))
     devices = []
     for index, (kind, name) in sorted(names.items()):
-        vendor = vendor_of(name, software, _FACES.get(kind, face))
+        vendor = vendor_of(name, software, faces().get(kind.lower(), face))
         if vendor is None:
             continue
         arch = arch_of(vendor, capabilities.get(index, ""))
-        if vendor == "ascend" and (chip := re.fullmatch(r"(?:Ascend ?)?(\d{3}\w*)", name)):
+        if vendor in _CHIPS and (chip := _CHIPS[vendor].fullmatch(name)):
             arch = chip[1].lower()
         devices.append(Accelerator(vendor, index, "torch", name, arch=arch))
     return tuple(devices)
@@ -110,7 +117,7 @@ def _devices(report: Report, face: str | None) -> tuple[Accelerator, ...]:
 
 def _drivers(values: dict[str, str], text: str) -> tuple[Driver, ...]:
     found = [
-        Driver(nvidia_component(number, text) if component == "nvidia" else component, number, key)
+        Driver(nvidia_component(number, text) if on_windows(component) else component, number, key)
         for key, component in _DRIVERS
         if (number := version(values.get(key)))
     ]
@@ -127,6 +134,6 @@ def _packages(report: Report) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
     for line in report.lines:
         package = _PACKAGE.match(line.text)
-        if package and normalised(package[1]) in INTERESTING and told(package[2]):
+        if package and interesting(normalised(package[1])) and told(package[2]):
             found.setdefault(normalised(package[1]), package[2])
     return tuple(sorted(found.items()))

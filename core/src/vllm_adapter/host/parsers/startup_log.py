@@ -10,7 +10,7 @@ from typing import Final
 
 from vllm_adapter.host.facts import Accelerator, Driver, HostFacts, TorchBuild, VllmFacts
 from vllm_adapter.host.parsers._log_devices import devices
-from vllm_adapter.host.parsers._packages import INTERESTING, normalised, vllm_build
+from vllm_adapter.host.parsers._packages import interesting, normalised, vllm_build
 from vllm_adapter.host.text import Report
 
 _VLLM: Final = (
@@ -70,7 +70,7 @@ def parse(report: Report) -> HostFacts:
     packages = {
         normalised(found[1]): found[2].rstrip(".")
         for _, found in report.find(_PATH)
-        if normalised(found[1]) in INTERESTING
+        if interesting(normalised(found[1]))
     }
     seen: tuple[Accelerator, ...] = devices(report)
     return HostFacts(

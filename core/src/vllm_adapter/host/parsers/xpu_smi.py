@@ -1,6 +1,7 @@
-"""Intel's `xpu-smi`: the table, `-j` and `--dump` of `discovery`, and the overview of version 2.
+"""Intel's `xpu-smi discovery`: its table, `-j` and `--dump`.
 
-Kunlunxin has a tool of this name too, with NVIDIA's table: see `nvidia_smi`.
+The overview of version 2 is read by `vendor_tables`, and so is the tool of this name that
+Kunlunxin has, with NVIDIA's table.
 """
 
 from __future__ import annotations
@@ -9,22 +10,21 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from vllm_adapter.host.device_facts import Accelerator, Driver, Health
+from vllm_adapter.host.device_facts import Accelerator, Health
 from vllm_adapter.host.facts import HostFacts
 from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.parsers._common import binary_size, dense, is_whole, normal_bdf, with_end
-from vllm_adapter.host.parsers._frame import device_rows, processes, tables
+from vllm_adapter.host.parsers._common import binary_size, dense, is_whole, normal_bdf
 from vllm_adapter.host.parsers._json import objects
+from vllm_adapter.host.parsers._makers import maker
 from vllm_adapter.host.text import Report
 
-_OVERVIEW: Final = re.compile(r"Intel XPU-SMI v(\S+)")
-_OTHERS: Final = re.compile(r"\b(?:NVIDIA-SMI|AMD-SMI|MX-SMI)\s+\d|\bHL-SMI Version:")
-_LEVEL_ZERO: Final = re.compile(r"Level Zero(?: Version)?:\s*(\d+(?:\.\d+)+)(?=\s|\|)")
 _HEAD: Final = re.compile(r"\|\s*Device ID\s*\|\s*Device Information")
 _ROW: Final = re.compile(
     r"^\s*\|?\s*(?:(?P<id>\d+)\s*)?\|\s*(?P<key>[A-Z][^:|]*):\s*(?P<value>[^|]*)(?P<bar>\|?)\s*$"
 )
 _DUMP_HEAD: Final = re.compile(r"^\s*Device ID,", re.M)
+_VENDOR: Final = "xpu"
+_MAKER: Final = "Intel"
 _SOURCE: Final = "xpu-smi"
 _KEYS: Final = {
     "device name": "name",
@@ -44,42 +44,13 @@ _KEYS: Final = {
 
 
 def parse(report: Report) -> HostFacts:
-    """Devices by the tool's numbers, and what it says of driver and Level Zero."""
+    """Devices by the tool's numbers, and their drivers."""
     report = dense(report)
     devices: tuple[Accelerator, ...] = ()
     for index, values in (*_discovered(report), *_dumped(report), *_json(report)):
         device = _device(index, values)
         devices = join_accelerators(devices, (device,) if device else ())
-    drivers = []
-    for which, start, stop in tables(report, (_OVERVIEW, _OTHERS)):
-        if which:
-            continue
-        found = _LEVEL_ZERO.search(with_end(report, start))
-        if found:
-            drivers.append(Driver("level-zero", found[1], _SOURCE))
-        devices = join_accelerators(devices, _overview(report, start, stop))
-    return HostFacts(accelerators=devices, drivers=tuple(dict.fromkeys(drivers)))
-
-
-def _overview(report: Report, start: int, stop: int) -> list[Accelerator]:
-    held = processes(report, start, stop)
-    found = []
-    for row in device_rows(report, start, stop):
-        memory = row.memory
-        found.append(
-            Accelerator(
-                "xpu",
-                row.index,
-                _SOURCE,
-                name=row.name or None,
-                bdf=row.bdf,
-                memory_total_bytes=memory[1] if memory else None,
-                memory_used_bytes=memory[0] if memory else None,
-                health=row.health(),
-                processes=held.get(row.index, ()),
-            )
-        )
-    return found
+    return HostFacts(accelerators=devices)
 
 
 def _discovered(report: Report) -> Iterator[tuple[int, dict[str, str]]]:
@@ -131,13 +102,12 @@ def _json(report: Report) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _device(index: int, values: dict[str, str]) -> Accelerator | None:
-    vendor = values.get("vendor", "Intel")
-    if "intel" not in vendor.lower():
+    if maker(values.get("vendor", _MAKER), "") != _VENDOR:
         return None
     plain = values.get("bytes", "")
     memory = int(plain) if plain.isdigit() else binary_size(values.get("memory"))
     return Accelerator(
-        "xpu",
+        _VENDOR,
         index,
         _SOURCE,
         name=values.get("name"),
