@@ -24,10 +24,10 @@ from typing import Any, Final
 
 import torch
 
-from vllm_adapter.clib import abi
-from vllm_adapter.clib.library import Library
-from vllm_adapter.engine.ops.clib.steps import PinnedStep
-from vllm_adapter.engine.runtime.clib.call import PreparedCall
+from vllm_adapter.c_abi import abi
+from vllm_adapter.c_abi.library import Library
+from vllm_adapter.engine.ops.c_library.steps import PinnedStep
+from vllm_adapter.engine.runtime.c_library.call import PreparedCall
 from vllm_adapter.engine.runtime.device_from_clib.enable import enable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -21,10 +21,10 @@ from import_cost import cpu_ms
 ROUNDS: Final = 5
 REPORT: Final = "tests/data/reports/topology-nvidia/01-8xh100-nvswitch-nv18.txt"
 CLI: Final = "from vllm_adapter.cli.main import main; main({!r})"
-QUICK: Final = "from vllm_adapter.host.live import collect; collect()"
+QUICK: Final = "from vllm_adapter.hostfacts.live import collect; collect()"
 TOOLS: Final = """
 import time
-from vllm_adapter.host.live import collect, collect_all
+from vllm_adapter.hostfacts.live import collect, collect_all
 def least(call):
     spent = []
     for _ in range(5):

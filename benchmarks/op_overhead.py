@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch.library import Library, register_fake
 
-from vllm_adapter.capability import parse_capability
+from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.engine.ops.bind import bind
 from vllm_adapter.engine.ops.catalog import SPECS
 from vllm_adapter.engine.ops.providers import PROVIDERS

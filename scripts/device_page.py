@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from vllm_adapter.capability import Capability
-from vllm_adapter.descriptors import load_all
-from vllm_adapter.manifest import Manifest, read_manifest
+from vllm_adapter.contract.capability import Capability
+from vllm_adapter.discovery.descriptors import load_all
+from vllm_adapter.contract.manifest import Manifest, read_manifest
 from vllm_adapter_conformance.rules.l0_hardware import kinds
 
 ADAPTERS = Path(__file__).parent.parent / "adapters"

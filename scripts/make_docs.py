@@ -12,8 +12,8 @@ from typing import Any
 
 from device_page import devices
 
-from vllm_adapter.codes import CODES
-from vllm_adapter.operators import OPERATORS
+from vllm_adapter.contract.codes import CODES
+from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.settings import VARIABLES
 from vllm_adapter_schemas import KINDS, load
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import facts_schema
 
-from vllm_adapter.operators import OPERATORS, Fact, Operator
+from vllm_adapter.contract.operators import OPERATORS, Fact, Operator
 
 FILE = Path(__file__).parent.parent / "schemas/src/vllm_adapter_schemas/capability-1.0.json"
 KINDS = {bool: "boolean", int: "integer", float: "number", str: "text"}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vllm_adapter.devices import DeviceManager
-from vllm_adapter.host.facts import Accelerator, HostFacts, Line, PciDevice
-from vllm_adapter.records import AdapterRecord
+from vllm_adapter_doctor.devices.manager import DeviceManager
+from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, Line, PciDevice
+from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.settings import Settings
 
 GIB = 1 << 30

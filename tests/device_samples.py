@@ -8,8 +8,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_adapter.host.facts import HostFacts
-from vllm_adapter.host.text import clean
+from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter_doctor.report.text import clean
 
 DATA = Path(__file__).parent / "data"
 SAMPLES = {
@@ -82,7 +82,7 @@ def sample(path: str) -> str:
 
 
 def read(parser: str, text: str) -> HostFacts:
-    module = importlib.import_module(f"vllm_adapter.host.parsers.{parser}")
+    module = importlib.import_module(f"vllm_adapter_doctor.report.parsers.{parser}")
     facts: HostFacts = module.parse(clean(text))
     return facts
 

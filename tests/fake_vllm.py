@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from vllm_adapter.doctor.vllm_inspect import SNAPSHOTS
+from vllm_adapter.broker.vllm_drift import SNAPSHOTS
 
 SNAPSHOT = SNAPSHOTS / "signatures-0.32.json"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from vllm_adapter.doctor.finding import Severity
-from vllm_adapter.doctor.register import all_rules
-from vllm_adapter.doctor.rule import Said
+from vllm_adapter_doctor.findings.finding import Severity
+from vllm_adapter_doctor.findings.register import all_rules
+from vllm_adapter_doctor.findings.rule import Said
 
 _FILE: Final = Path(__file__).parent / "data/doctor_wordings.json"
 

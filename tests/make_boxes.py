@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vllm_adapter.host.facts import (
+from vllm_adapter.hostfacts.facts import (
     DeviceNode,
     HostFacts,
     Line,
@@ -23,7 +23,7 @@ from vllm_adapter.host.facts import (
     PciDevice,
     TorchBuild,
 )
-from vllm_adapter.host.report import parse_report
+from vllm_adapter_doctor.report.read import parse_report
 
 DATA = Path(__file__).parent / "data"
 GPU_3D, VGA, DISPLAY, ACCELERATOR, BRIDGE = (

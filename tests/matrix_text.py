@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from vllm_adapter.host.facts import HostFacts
-from vllm_adapter.host.parsers import (
+from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter_doctor.report.parsers import (
     ascend_topo,
     gaudi_topo,
     mthreads_topo,
@@ -16,7 +16,7 @@ from vllm_adapter.host.parsers import (
     nvidia_topo,
     xpu_topo,
 )
-from vllm_adapter.host.text import clean
+from vllm_adapter_doctor.report.text import clean
 
 DATA = Path(__file__).parent / "data" / "reports"
 MODULES = (ascend_topo, gaudi_topo, mthreads_topo, nvidia_p2p, nvidia_topo, xpu_topo)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vllm_adapter.host.facts import HostFacts
+from vllm_adapter.hostfacts.facts import HostFacts
 
 REPORTS = Path(__file__).parent / "data" / "reports"
 

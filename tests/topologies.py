@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vllm_adapter.host.device_facts import Link
-from vllm_adapter.host.facts import Accelerator, HostFacts, LinkMatrix, NumaNode
+from vllm_adapter.hostfacts.device_facts import Link
+from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, LinkMatrix, NumaNode
 
 
 def host(

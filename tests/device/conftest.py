@@ -57,7 +57,7 @@ def use(monkeypatch):
     The name is one that no test had before: an overload keeps its kernel as long as the process.
     `run` and the like name functions of `op_kernels`.
     """
-    from vllm_adapter.capability import parse_capability
+    from vllm_adapter.contract.capability import parse_capability
     from vllm_adapter.engine.ops.providers import PROVIDERS
 
     for variable in ("VA_FALLBACK", "VA_OPS"):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter.operators import CORE_OPERATORS
+from vllm_adapter.contract.operators import CORE_OPERATORS
 
 pytestmark = [pytest.mark.device, pytest.mark.slow]
 

@@ -75,7 +75,7 @@ kernels = sys.modules["own_kernels"] = types.ModuleType("own_kernels")
 kernels.norm = lambda x, weight, eps: norm(x, weight, eps)
 
 def run():
-    from vllm_adapter.capability import parse_capability
+    from vllm_adapter.contract.capability import parse_capability
     from vllm_adapter.engine.ops.bind import bind
     from vllm_adapter.engine.ops.providers import PROVIDERS
     from vllm_adapter.engine.ops.spec import OpCase

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from fake_dist import write_adapter
 
-from vllm_adapter.capability import parse_capability
-from vllm_adapter.kernels_only import descriptor_for
-from vllm_adapter.manifest import read_manifest
+from vllm_adapter.contract.capability import parse_capability
+from vllm_adapter.discovery.kernels_only import descriptor_for
+from vllm_adapter.contract.manifest import read_manifest
 
 pytestmark = pytest.mark.device
 TESTS = Path(__file__).parent.parent
@@ -117,7 +117,7 @@ def test_it_is_explained_on_the_device_that_it_serves(site, explain):
 
 def test_va_adapters_keeps_it_away(site, say):
     site.add("kernels")
-    script = "from vllm_adapter.kernels_only import kernels_only; "
+    script = "from vllm_adapter.discovery.kernels_only import kernels_only; "
     script += "from vllm_adapter.settings import Settings; "
     script += "print([r.name for r in kernels_only(Settings.from_environ())])"
     assert site.run("-c", script).stdout.strip() == "['kernels']"

@@ -13,7 +13,7 @@ import torch
 from fake_dist import environment
 from zoo import descriptor, failed, first_failure, run_rules, target_of
 
-from vllm_adapter.capability import parse_capability
+from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import NotDeclared
 from vllm_adapter_conformance.rules import registered

@@ -86,7 +86,7 @@ def test_a_foreign_registration_is_refused_with_who_made_it(site, how):
 
 OVERLOAD = """
 import sys, torch
-from vllm_adapter.capability import parse_capability
+from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.engine.ops.bind import bind
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.ops.spec import OpCase

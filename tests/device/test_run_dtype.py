@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_llama import batch, tiny
 
-from vllm_adapter.capability import parse_capability
+from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.engine.integrations.transformers import adapt
 from vllm_adapter.engine.integrations.transformers.dtype import NEEDED, choose, own_dtype
 from vllm_adapter.errors import UnsupportedCase

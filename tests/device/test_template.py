@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 import vllm_adapter
 import vllm_adapter_template
 from vllm_adapter.cli.main import main
-from vllm_adapter.manifest import check_name
+from vllm_adapter.contract.manifest import check_name
 
 pytestmark = pytest.mark.device
 
@@ -292,7 +292,7 @@ def test_it_is_listed_and_usable(installed):
 
 
 CHOSEN = """
-from vllm_adapter.selection import select
+from vllm_adapter.broker.selection import select
 from vllm_adapter.settings import Settings
 chosen = select(Settings.from_environ())
 print(chosen.adapter, chosen.tied)

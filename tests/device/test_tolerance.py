@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zoo import descriptor, failed, run_rules, target_of
 
-from vllm_adapter.operators import DTYPES, OPERATORS
+from vllm_adapter.contract.operators import DTYPES, OPERATORS
 from vllm_adapter_conformance.ops.tolerance import FACTOR, compare
 from vllm_adapter_conformance.ops.trial import Expected
 

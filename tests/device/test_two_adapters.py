@@ -71,7 +71,7 @@ def wrong(x, weight, eps):
     return torch.zeros_like(x)
 """
 OPENS = """
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:
     @hookimpl

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from vllm_adapter.capability import parse_capability
+from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.engine.blame import kernels_blamed
 from vllm_adapter.engine.ops.bind import bind
 from vllm_adapter.engine.ops.providers import PROVIDERS, load

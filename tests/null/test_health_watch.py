@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter.health import Used
-from vllm_adapter.health_watch import Watch, Watcher
-from vllm_adapter.host.box_device import Device
-from vllm_adapter.host.device_facts import DeviceProcess, Health
-from vllm_adapter.host.facts import Accelerator
-from vllm_adapter.host.live_health import Reading, read_health
+from vllm_adapter_doctor.serving.health import Used
+from vllm_adapter_doctor.serving.watch import Watch, Watcher
+from vllm_adapter_doctor.devices.box_device import Device
+from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
+from vllm_adapter.hostfacts.facts import Accelerator
+from vllm_adapter_doctor.live.health import Reading, read_health
 
 pytestmark = pytest.mark.null
 
@@ -33,7 +33,7 @@ def path(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    monkeypatch.setattr("vllm_adapter.host.live_health._CHILDREN", {})
+    monkeypatch.setattr("vllm_adapter_doctor.live.health._CHILDREN", {})
     return folder
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter.host import children
-from vllm_adapter.host._tree import Tree
-from vllm_adapter.host.children import run_all
-from vllm_adapter.host.facts import HostFacts
-from vllm_adapter.host.live import collect_all
-from vllm_adapter.host.live_tools import ask_tools, asked_tools, find_program
+from vllm_adapter_doctor.live import children
+from vllm_adapter.hostfacts._tree import Tree
+from vllm_adapter_doctor.live.children import run_all
+from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter.hostfacts.live import collect_all
+from vllm_adapter_doctor.live.tools import ask_tools, asked_tools, find_program
 
 pytestmark = pytest.mark.null
 REPORTS = Path(__file__).parent.parent / "data" / "reports"
@@ -33,7 +33,7 @@ def tools(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}relative")
-    monkeypatch.setattr("vllm_adapter.host.live_tools._DRIVER_CHILD", tmp_path / "none.py")
+    monkeypatch.setattr("vllm_adapter_doctor.live.tools._DRIVER_CHILD", tmp_path / "none.py")
 
     def put(name: str, script: str, mode: int = 0o755) -> Path:
         path = folder / name
@@ -168,7 +168,7 @@ def test_a_parser_that_breaks_hides_nothing_else(tmp_path, tools, monkeypatch):
     def broken(text):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("vllm_adapter.host.live_tools.parse_report", broken)
+    monkeypatch.setattr("vllm_adapter_doctor.live.tools.parse_report", broken)
     tools("cnmon", "echo x")
     _, unknown = ask(tmp_path)
     assert unknown == {"tools.cnmon": "its answer cannot be read: ZeroDivisionError()"}
@@ -216,7 +216,7 @@ def test_a_tool_speaks_english_and_reads_nothing(tmp_path, tools):
 
 
 def test_another_kind_of_system_asks_no_tool_and_says_so(tmp_path, tools, monkeypatch):
-    monkeypatch.setattr("vllm_adapter.host.live_tools._POSIX", False)
+    monkeypatch.setattr("vllm_adapter_doctor.live.tools._POSIX", False)
     tools("cnmon", "echo x")
     facts, unknown = ask(tmp_path)
     assert facts == HostFacts()

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 from fake_dist import install_all
 
-from vllm_adapter import probing, registry
-from vllm_adapter.adapter import Adapter
+from vllm_adapter.discovery.probe import probing
+from vllm_adapter.discovery import registry
+from vllm_adapter.discovery.adapter import Adapter
 from vllm_adapter.errors import AdapterError, CapabilityError
-from vllm_adapter.manifest import Manifest
-from vllm_adapter.records import AdapterRecord
-from vllm_adapter.registry import Status
+from vllm_adapter.contract.manifest import Manifest
+from vllm_adapter.discovery.records import AdapterRecord
+from vllm_adapter.discovery.registry import Status
 from vllm_adapter.settings import AdapterFilter, Settings
 
 pytestmark = pytest.mark.null
@@ -34,7 +35,7 @@ DESCRIPTOR = {
     "memory": {"capacity_bytes": 1, "source": {"kind": "datasheet", "reference": "a test"}},
 }
 PLUGIN = """
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:
     @hookimpl
@@ -254,7 +255,7 @@ def test_which_build_of_torch_is_needed(tmp_path, kind, vendor, compiled, hip, m
 
 def test_live_values_that_are_no_json_are_refused(site, probed):
     plugin = """
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:
     @hookimpl

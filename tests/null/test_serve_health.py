@@ -152,8 +152,8 @@ def test_a_server_that_fails_is_asked_why(machine, started, state, code):
 
 NODES = """
 from dataclasses import replace
-from vllm_adapter import registry
-from vllm_adapter.host.facts import DeviceNode
+from vllm_adapter.discovery import registry
+from vllm_adapter.hostfacts.facts import DeviceNode
 real, paths = registry.host_for, ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1")
 nodes = tuple(DeviceNode(f"/dev/{name}", "char", True, True) for name in paths)
 registry.host_for = lambda records: replace(real(records), nodes=nodes)

@@ -15,7 +15,7 @@ from fake_vllm import install_vllm
 from zoo import descriptor, target_of
 
 from vllm_adapter.errors import InputError
-from vllm_adapter.records import Status
+from vllm_adapter.discovery.records import Status
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared
 from vllm_adapter_conformance.plan.suite import Item

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter.supervised import Supervised
+from vllm_adapter_doctor.serving.supervised import Supervised
 
 pytestmark = pytest.mark.null
 
@@ -30,7 +30,7 @@ def supervise():
     def start(server, *more):
         program = f"""
 import sys, threading
-from vllm_adapter.supervised import Supervised
+from vllm_adapter_doctor.serving.supervised import Supervised
 server = Supervised(["/bin/sh", "-c", {server!r}], {{"PATH": "/usr/bin:/bin"}}, grace_s=1)
 server.start()
 print(server.pid, flush=True)

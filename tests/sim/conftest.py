@@ -52,7 +52,7 @@ def faulty(c_folder):
 @pytest.fixture(scope="session")
 def sim(sim_path):
     """The library, loaded."""
-    from vllm_adapter.clib.library import Library
+    from vllm_adapter.c_abi.library import Library
 
     return Library(sim_path)
 
@@ -60,7 +60,7 @@ def sim(sim_path):
 @pytest.fixture(scope="session")
 def runtime(sim):
     """The library's runtime; its device is torch's `sim` for the rest of the process."""
-    from vllm_adapter.engine.runtime.clib import ClibRuntime
+    from vllm_adapter.engine.runtime.c_library import ClibRuntime
     from vllm_adapter.engine.runtime.device_from_clib import enable
 
     return ClibRuntime(sim, "sim", enable("sim", sim).streams)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter.clib.library import Library
-from vllm_adapter.clib_check import check_library, open_library
+from vllm_adapter.c_abi.library import Library
+from vllm_adapter.discovery.probe.library import check_library, open_library
 from vllm_adapter.errors import DeviceError, LibraryError
 
 pytestmark = pytest.mark.sim
@@ -98,13 +98,13 @@ def test_the_command_in_the_hint_shows_the_crash(faulty):
 
 
 def test_a_child_that_nobody_waits_for_ends_itself(faulty):
-    command = (sys.executable, "-m", "vllm_adapter._clib_child", "1", str(faulty("LOAD_HANGS")))
+    command = (sys.executable, "-m", "vllm_adapter.discovery.probe._library_child", "1", str(faulty("LOAD_HANGS")))
     done = subprocess.run([*command, "0"], capture_output=True, check=False)
     assert done.returncode == -signal.SIGALRM
 
 
 def test_the_command_in_the_hint_shows_a_refusal_too(faulty):
-    command = (sys.executable, "-m", "vllm_adapter._clib_child", str(faulty("NO_FENCE")))
+    command = (sys.executable, "-m", "vllm_adapter.discovery.probe._library_child", str(faulty("NO_FENCE")))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
@@ -181,7 +181,7 @@ def test_a_newer_minor_version_is_read_as_far_as_it_is_known(faulty):
 
 
 def test_memory_that_is_none_and_statuses_that_are_none_are_told(faulty):
-    from vllm_adapter.engine.runtime.clib import device_bytes
+    from vllm_adapter.engine.runtime.c_library import device_bytes
 
     with pytest.raises(DeviceError, match="says OK and gives no memory"):
         device_bytes(Library(faulty()), 8, 0)
@@ -209,7 +209,7 @@ def test_no_child_process_no_loading(faulty, monkeypatch):
     ],
 )
 def test_memory_that_torch_would_mistake_is_refused_and_given_back(faulty, capfd, fault, sentence):
-    from vllm_adapter.engine.runtime.clib import device_bytes
+    from vllm_adapter.engine.runtime.c_library import device_bytes
 
     with pytest.raises(DeviceError, match=sentence):
         device_bytes(Library(faulty(fault)), 8, 0)
@@ -217,7 +217,7 @@ def test_memory_that_torch_would_mistake_is_refused_and_given_back(faulty, capfd
 
 
 def test_memory_without_a_deleter_is_refused(faulty):
-    from vllm_adapter.engine.runtime.clib import device_bytes
+    from vllm_adapter.engine.runtime.c_library import device_bytes
 
     with pytest.raises(DeviceError, match="gives memory without a deleter"):
         device_bytes(Library(faulty("NO_DELETER")), 8, 0)

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 import sim_library
 
-from vllm_adapter.clib import abi
+from vllm_adapter.c_abi import abi
 
 pytestmark = pytest.mark.sim
 STRICT = ("-Wall", "-Wextra", "-Werror", "-pedantic")

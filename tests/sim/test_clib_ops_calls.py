@@ -9,11 +9,12 @@ import threading
 import pytest
 import torch
 
-from vllm_adapter.engine.ops import clib, generic
-from vllm_adapter.engine.ops.clib.kernels import make_kernel
-from vllm_adapter.engine.ops.clib.steps import plan_step
+from vllm_adapter.engine.ops import generic
+from vllm_adapter.engine.ops import c_library as clib
+from vllm_adapter.engine.ops.c_library.kernels import make_kernel
+from vllm_adapter.engine.ops.c_library.steps import plan_step
 from vllm_adapter.engine.ops.step import make_step
-from vllm_adapter.engine.runtime.clib.call import FRAMES, PreparedCall
+from vllm_adapter.engine.runtime.c_library.call import FRAMES, PreparedCall
 from vllm_adapter.errors import AdapterError, DeviceError, ForkedDevice, UnsupportedCase
 
 pytestmark = pytest.mark.sim
@@ -291,7 +292,7 @@ def test_two_plans_of_the_same_shapes_do_not_mix(kernel):
 
 
 def test_one_library_an_adapter(backend, faulty):
-    from vllm_adapter.clib.library import Library
+    from vllm_adapter.c_abi.library import Library
 
     served = clib.serve("calls_test", backend.library, backend.streams)
     assert clib.serve("calls_test", backend.library, backend.streams) is served

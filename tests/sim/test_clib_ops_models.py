@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel
 
 from vllm_adapter.engine.device import open_record
 from vllm_adapter.engine.integrations.transformers.adapt import adapt, unadapt
-from vllm_adapter.engine.ops import clib
+from vllm_adapter.engine.ops import c_library as clib
 from vllm_adapter.engine.ops.bind import bind
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.ops.spec import OpCase

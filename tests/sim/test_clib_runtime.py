@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_adapter.clib.library import Library
+from vllm_adapter.c_abi.library import Library
 from vllm_adapter.engine.runtime import FrameworkRuntime
 from vllm_adapter.errors import (
     AllocationFreed,
@@ -193,7 +193,7 @@ def test_an_asynchronous_copy_is_done_when_its_stream_is_synchronised(runtime):
 
 
 def test_a_stream_keeps_a_bounded_number_of_host_buffers(runtime):
-    from vllm_adapter.engine.runtime.clib.streams import HELD
+    from vllm_adapter.engine.runtime.c_library.streams import HELD
 
     stream = runtime.create_stream(0)
     allocation = runtime.allocate_memory(8, 0)
@@ -365,7 +365,7 @@ def test_a_forked_child_gets_one_typed_error_from_each_method(runtime):
 FORKED_BEFORE = """
 import os, sys
 from pathlib import Path
-from vllm_adapter.clib.library import Library
+from vllm_adapter.c_abi.library import Library
 
 library = Library(Path(sys.argv[1]))
 library.device_info(1)
@@ -391,8 +391,8 @@ def test_a_function_that_is_null_is_a_typed_error(faulty):
 WAITS = """
 import sys
 from pathlib import Path
-from vllm_adapter.clib.library import Library
-from vllm_adapter.engine.runtime.clib import ClibRuntime
+from vllm_adapter.c_abi.library import Library
+from vllm_adapter.engine.runtime.c_library import ClibRuntime
 from vllm_adapter.engine.runtime.device_from_clib import enable
 
 library = Library(Path(sys.argv[1]))
@@ -419,8 +419,8 @@ def test_a_wait_holds_although_its_event_is_out_of_reach(sim_path):
 UNKNOWN_TO_TORCH = """
 import sys
 from pathlib import Path
-from vllm_adapter.clib.library import Library
-from vllm_adapter.engine.runtime.clib import ClibRuntime
+from vllm_adapter.c_abi.library import Library
+from vllm_adapter.engine.runtime.c_library import ClibRuntime
 from vllm_adapter.errors import DeviceError
 
 runtime = ClibRuntime(Library(Path(sys.argv[1])), "sim")

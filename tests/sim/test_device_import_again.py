@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 def enabled():
-    from vllm_adapter.clib.library import Library
+    from vllm_adapter.c_abi.library import Library
     from vllm_adapter.engine.runtime.device_from_clib import enable
     return enable("sim", Library(Path(sys.argv[1])))
 
@@ -52,7 +52,7 @@ for _ in range(2):
         assert "no device 7" in str(error)
     else:
         raise SystemExit("no error")
-from vllm_adapter.clib.library import Library
+from vllm_adapter.c_abi.library import Library
 from vllm_adapter.engine.runtime.device_from_clib import enable
 del sys.modules["vllm_adapter.engine.runtime.device_from_clib.enable"]
 from vllm_adapter.engine.runtime.device_from_clib.enable import enable

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_llama import batch, greedy, tiny, twins
 
-from vllm_adapter.clib import abi
+from vllm_adapter.c_abi import abi
 from vllm_adapter.settings import Fallback
 
 pytestmark = pytest.mark.sim
@@ -81,9 +81,9 @@ def test_sampling_draws_from_the_cpus_generator(backend):
 @pytest.fixture
 def opened(runtime, sim, monkeypatch):
     """The device as `open_device` gives it, with every operator run by the library."""
-    from vllm_adapter.capability import parse_capability
+    from vllm_adapter.contract.capability import parse_capability
     from vllm_adapter.engine.device import OpenDevice
-    from vllm_adapter.engine.ops.clib import serve
+    from vllm_adapter.engine.ops.c_library import serve
     from vllm_adapter.engine.ops.providers import PROVIDERS
 
     monkeypatch.setenv("VA_FALLBACK", "error")

@@ -13,7 +13,7 @@ HEAD = """
 import os, sys
 from pathlib import Path
 import torch
-from vllm_adapter.clib.library import Library
+from vllm_adapter.c_abi.library import Library
 from vllm_adapter.engine.runtime.device_from_clib import enable, enabled
 from vllm_adapter.errors import VllmAdapterError
 def refused(*given):

@@ -15,7 +15,7 @@ from fake_dist import install
 
 from vllm_adapter.cli import main as frame
 from vllm_adapter.cli import output, owners
-from vllm_adapter.distributions import entry_points
+from vllm_adapter.discovery.distributions import entry_points
 from vllm_adapter.errors import AdapterError, NewerFormat
 
 pytestmark = pytest.mark.static

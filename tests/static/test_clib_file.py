@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_adapter.clib import elf
-from vllm_adapter.clib.elf import check_file
+from vllm_adapter.c_abi import elf
+from vllm_adapter.c_abi.elf import check_file
 from vllm_adapter.errors import LibraryError
 
 pytestmark = pytest.mark.static

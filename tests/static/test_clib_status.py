@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from vllm_adapter.clib import abi
-from vllm_adapter.clib.status import error_of
-from vllm_adapter.codes import CODES
+from vllm_adapter.c_abi import abi
+from vllm_adapter.c_abi.status import error_of
+from vllm_adapter.contract.codes import CODES
 from vllm_adapter.errors import (
     DeviceError,
     DeviceLost,

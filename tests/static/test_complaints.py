@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter.codes import CODES
+from vllm_adapter.contract.codes import CODES
 
 pytestmark = pytest.mark.static
 

@@ -9,9 +9,9 @@ import pytest
 from fake_dist import install
 
 from vllm_adapter.errors import ManifestError
-from vllm_adapter.host.facts import HostFacts, TorchBuild
-from vllm_adapter.manifest import read_manifest
-from vllm_adapter.records import AdapterRecord
+from vllm_adapter.hostfacts.facts import HostFacts, TorchBuild
+from vllm_adapter.contract.manifest import read_manifest
+from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import NotDeclared
 from vllm_adapter_conformance.base.target import Target
@@ -51,7 +51,7 @@ DESCRIPTOR = {
     },
 }
 PLUGIN = """
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:
     @hookimpl
@@ -158,7 +158,7 @@ def rms_norm(x, weight, eps):
     return x
 """
 GIVES = """
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:
     @hookimpl

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from vllm_adapter.decision import (
+from vllm_adapter.contract.decision import (
     UNCONCERNED,
     Accept,
     OperatorEntry,
@@ -17,7 +17,7 @@ from vllm_adapter.decision import (
     holds,
 )
 from vllm_adapter.errors import AdapterError
-from vllm_adapter.operators import OPERATORS
+from vllm_adapter.contract.operators import OPERATORS
 
 pytestmark = pytest.mark.static
 

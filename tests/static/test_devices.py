@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from device_boxes import CUDA_OK, GIB, IGPU, chosen, manager, reasons, smi
 
-from vllm_adapter.devices import DeviceManager
-from vllm_adapter.host.device_facts import DeviceProcess, Driver, Health
-from vllm_adapter.host.facts import (
+from vllm_adapter_doctor.devices.manager import DeviceManager
+from vllm_adapter.hostfacts.device_facts import DeviceProcess, Driver, Health
+from vllm_adapter.hostfacts.facts import (
     Accelerator,
     DeviceNode,
     MemoryFacts,
@@ -18,9 +18,9 @@ from vllm_adapter.host.facts import (
     PciDevice,
     TorchBuild,
 )
-from vllm_adapter.host.report import parse_report
-from vllm_adapter.records import AdapterRecord, Status
-from vllm_adapter.roles import RoleRequest, assign
+from vllm_adapter_doctor.report.read import parse_report
+from vllm_adapter.discovery.records import AdapterRecord, Status
+from vllm_adapter_doctor.devices.roles import RoleRequest, assign
 from vllm_adapter.settings import AdapterFilter, Fallback, Settings
 
 pytestmark = pytest.mark.static

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from vllm_adapter.cli.main import main
 from vllm_adapter.errors import InputError
-from vllm_adapter.host.device_facts import Health
-from vllm_adapter.host.facts import Accelerator, HostFacts
-from vllm_adapter.roles import assign, parse_role
+from vllm_adapter.hostfacts.device_facts import Health
+from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
+from vllm_adapter_doctor.devices.roles import assign, parse_role
 
 pytestmark = pytest.mark.static
 

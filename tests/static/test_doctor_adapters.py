@@ -9,8 +9,8 @@ import pytest
 pytestmark = pytest.mark.static
 
 FINDS = """
-from vllm_adapter.doctor.finding import Evidence, Finding, Severity
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
+from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:
     @hookimpl
@@ -19,7 +19,7 @@ class Plugin:
         return [Finding("VA1702", Severity.WARNING, (Evidence(line, "line 1"),), "hot", "cool it")]
 """
 RAISES = """
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:
     @hookimpl
@@ -27,7 +27,7 @@ class Plugin:
         raise RuntimeError("no sensor")
 """
 WRONG = """
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:
     @hookimpl

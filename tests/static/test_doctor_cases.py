@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from vllm_adapter.cli.main import main
-from vllm_adapter.doctor.box import Box
-from vllm_adapter.doctor.diagnose import diagnose
-from vllm_adapter.doctor.faults import hollow
-from vllm_adapter.doctor.finding import Severity
-from vllm_adapter.host.report import parse_report
+from vllm_adapter_doctor.findings.box import Box
+from vllm_adapter_doctor.findings.diagnose import diagnose
+from vllm_adapter_doctor.findings.faults import hollow
+from vllm_adapter_doctor.findings.finding import Severity
+from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 from findings_samples import wordings
 
-from vllm_adapter.doctor.box import Box
-from vllm_adapter.doctor.diagnose import diagnose
-from vllm_adapter.doctor.finding import Severity
-from vllm_adapter.host.report import parse_report
+from vllm_adapter_doctor.findings.box import Box
+from vllm_adapter_doctor.findings.diagnose import diagnose
+from vllm_adapter_doctor.findings.finding import Severity
+from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static
 

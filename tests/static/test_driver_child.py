@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from vllm_adapter.host import _driver_child
-from vllm_adapter.host.parsers.nvidia_smi_q import parse
-from vllm_adapter.host.text import clean
+from vllm_adapter_doctor.live import _driver_child
+from vllm_adapter_doctor.report.parsers.nvidia_smi_q import parse
+from vllm_adapter_doctor.report.text import clean
 
 pytestmark = pytest.mark.static
 

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vllm_adapter_vendors
-from vllm_adapter import codes
+from vllm_adapter.contract import codes
 from vllm_adapter.cli.main import main
-from vllm_adapter.codes import CODES
-from vllm_adapter.doctor import conditions, faults, register
-from vllm_adapter.doctor.box import Box
-from vllm_adapter.doctor.groups import certain
-from vllm_adapter.doctor.register import all_rules
-from vllm_adapter.doctor.template import places, render
+from vllm_adapter.contract.codes import CODES
+from vllm_adapter_doctor.findings import conditions, faults, register
+from vllm_adapter_doctor.findings.box import Box
+from vllm_adapter_doctor.findings.groups import certain
+from vllm_adapter_doctor.findings.register import all_rules
+from vllm_adapter_doctor.findings.template import places, render
 from vllm_adapter.errors import InputError
-from vllm_adapter.host.facts import Accelerator, HostFacts, OsFacts, TorchBuild
-from vllm_adapter.host.report import parse_report
+from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, OsFacts, TorchBuild
+from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static
 

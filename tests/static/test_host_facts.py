@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vllm_adapter.host import facts as f
-from vllm_adapter.host._tree import parse_cpulist, parse_integer
-from vllm_adapter.host.live import collect
+from vllm_adapter.hostfacts import facts as f
+from vllm_adapter.hostfacts._tree import parse_cpulist, parse_integer
+from vllm_adapter.hostfacts.live import collect
 
 pytestmark = pytest.mark.static
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_adapter.errors import InputError
-from vllm_adapter.host import facts as f
+from vllm_adapter.hostfacts import facts as f
 
 pytestmark = pytest.mark.static
 

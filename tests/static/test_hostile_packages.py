@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_adapter import isolation, registry
+from vllm_adapter.discovery.probe import isolation
+from vllm_adapter.discovery import registry
 from vllm_adapter.cli.command_help import MAX_LINE, help_line
-from vllm_adapter.distributions import MAX_POINTS, EntryPoint, satisfies
+from vllm_adapter.discovery.distributions import MAX_POINTS, EntryPoint, satisfies
 from vllm_adapter.files import PACKAGE_BYTES, read_bounded
-from vllm_adapter.manifest import MAX_DESCRIPTORS
-from vllm_adapter.registry import Status
+from vllm_adapter.contract.manifest import MAX_DESCRIPTORS
+from vllm_adapter.discovery.registry import Status
 from vllm_adapter.settings import AdapterFilter, Settings
 
 pytestmark = pytest.mark.static
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.static
 CLI = ("-c", "import sys; from vllm_adapter.cli.main import main; sys.exit(main())")
 HOOK = """
 import json, os, signal, subprocess, sys, time
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:
     @hookimpl

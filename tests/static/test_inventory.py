@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_adapter.host.facts import (
+from vllm_adapter.hostfacts.facts import (
     Accelerator,
     CpuFacts,
     DeviceNode,
@@ -19,8 +19,8 @@ from vllm_adapter.host.facts import (
     PciDevice,
     TorchBuild,
 )
-from vllm_adapter.host.inventory import inventory
-from vllm_adapter.known_vendors import BY_PCI, VENDORS, is_integrated, vendor_of
+from vllm_adapter_doctor.devices.inventory import inventory
+from vllm_adapter.hostfacts.known_vendors import BY_PCI, VENDORS, is_integrated, vendor_of
 
 pytestmark = pytest.mark.static
 

@@ -12,17 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter import isolation, registry
+from vllm_adapter.discovery.probe import isolation
+from vllm_adapter.discovery import registry
 from vllm_adapter.errors import InputError
-from vllm_adapter.host.facts import PciDevice
-from vllm_adapter.registry import Status
+from vllm_adapter.hostfacts.facts import PciDevice
+from vllm_adapter.discovery.registry import Status
 from vllm_adapter.settings import AdapterFilter, Settings
 
 pytestmark = pytest.mark.static
 
 HOOK = """
 import json, os, subprocess, sys, time
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:
     @hookimpl

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from vllm_adapter.cli.check_paths import check_file_and_paths
-from vllm_adapter.decision import OperatorEntry
+from vllm_adapter.contract.decision import OperatorEntry
 
 pytestmark = pytest.mark.static
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vllm_adapter.host import live_os
-from vllm_adapter.host._tree import Tree
-from vllm_adapter.host.device_facts import Link
-from vllm_adapter.host.facts import Accelerator, Driver, NumaNode, OsFacts, PciDevice
-from vllm_adapter.host.live_devices import read_devices, with_pci
-from vllm_adapter.host.live_drivers import read_drivers
-from vllm_adapter.host.live_kfd import NODES, read_kfd
-from vllm_adapter.host.live_numa import read_numa, read_offline
-from vllm_adapter.host.live_os import describe_os
-from vllm_adapter.host.live_packages import read_environment
-from vllm_adapter.host.merge import join_accelerators
+from vllm_adapter_doctor.live import os_facts as live_os
+from vllm_adapter.hostfacts._tree import Tree
+from vllm_adapter.hostfacts.device_facts import Link
+from vllm_adapter.hostfacts.facts import Accelerator, Driver, NumaNode, OsFacts, PciDevice
+from vllm_adapter_doctor.live.devices import read_devices, with_pci
+from vllm_adapter_doctor.live.drivers import read_drivers
+from vllm_adapter_doctor.live.kfd import NODES, read_kfd
+from vllm_adapter_doctor.live.numa import read_numa, read_offline
+from vllm_adapter_doctor.live.os_facts import describe_os
+from vllm_adapter_doctor.live.packages import read_environment
+from vllm_adapter_doctor.report.merge import join_accelerators
 
 pytestmark = pytest.mark.static
 NODE = "/sys/devices/system/node"

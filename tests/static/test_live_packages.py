@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from vllm_adapter.host.facts import VllmFacts
-from vllm_adapter.host.live_packages import read_packages, read_vllm
+from vllm_adapter.hostfacts.facts import VllmFacts
+from vllm_adapter_doctor.live.packages import read_packages, read_vllm
 
 pytestmark = pytest.mark.static
 PLUGINS = """\

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_adapter.errors import ManifestError
-from vllm_adapter.host.facts import (
+from vllm_adapter.hostfacts.facts import (
     Accelerator,
     DeviceNode,
     HostFacts,
@@ -17,7 +17,7 @@ from vllm_adapter.host.facts import (
     OsFacts,
     PciDevice,
 )
-from vllm_adapter.host.match import Match, match, why_not
+from vllm_adapter.hostfacts.match import Match, match, why_not
 
 pytestmark = pytest.mark.static
 

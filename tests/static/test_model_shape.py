@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from vllm_adapter.capability import parse_capability
+from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.cli.main import main
 from vllm_adapter_conformance.models.shape import ModelShape, model_shape
 

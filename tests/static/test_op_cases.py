@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from vllm_adapter.capability import parse_capability
-from vllm_adapter.decision import Reject
-from vllm_adapter.operators import DTYPES, OPERATORS
+from vllm_adapter.contract.capability import parse_capability
+from vllm_adapter.contract.decision import Reject
+from vllm_adapter.contract.operators import DTYPES, OPERATORS
 from vllm_adapter_conformance.base.rule import Case, NotDeclared
 from vllm_adapter_conformance.models.decoder_shape import DecoderShape, decoder_shape
 from vllm_adapter_conformance.ops.cases import (

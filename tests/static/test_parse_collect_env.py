@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from parsed import REPORTS, of, versions
 
-from vllm_adapter.host.facts import HostFacts, OsFacts, TorchBuild
-from vllm_adapter.host.parsers import collect_env, lscpu, numactl, pip_list, sglang_env
-from vllm_adapter.host.parsers._common import cpu_list
-from vllm_adapter.host.report import parse_report
-from vllm_adapter.host.text import clean
+from vllm_adapter.hostfacts.facts import HostFacts, OsFacts, TorchBuild
+from vllm_adapter_doctor.report.parsers import collect_env, lscpu, numactl, pip_list, sglang_env
+from vllm_adapter_doctor.report.parsers._common import cpu_list
+from vllm_adapter_doctor.report.read import parse_report
+from vllm_adapter_doctor.report.text import clean
 
 pytestmark = pytest.mark.static
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parsed import REPORTS, of, versions
 
-from vllm_adapter.host.facts import Accelerator, HostFacts, TorchBuild
-from vllm_adapter.host.parsers import (
+from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, TorchBuild
+from vllm_adapter_doctor.report.parsers import (
     collect_env,
     env_vars,
     lscpu,
@@ -20,8 +20,8 @@ from vllm_adapter.host.parsers import (
     sglang_env,
     surroundings,
 )
-from vllm_adapter.host.report import parse_report
-from vllm_adapter.host.text import clean
+from vllm_adapter_doctor.report.read import parse_report
+from vllm_adapter_doctor.report.text import clean
 
 pytestmark = pytest.mark.static
 CASES: list[Path] = sorted(REPORTS.glob("collect-env/*.txt")) + sorted(
@@ -200,7 +200,7 @@ def test_damage_changes_no_answer_of_a_case(damage: str) -> None:
 
 def only_here(text: str | bytes) -> HostFacts:
     """What the parsers of software say, without those of tables and matrices."""
-    from vllm_adapter.host.merge import merge
+    from vllm_adapter_doctor.report.merge import merge
 
     report = clean(text)
     parsers = (surroundings, collect_env, sglang_env, lscpu, pip_list, env_vars)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from device_samples import read, sample
 
-from vllm_adapter.host.device_facts import Accelerator, Health
-from vllm_adapter.host.facts import DeviceNode
-from vllm_adapter.host.merge import join_accelerators
-from vllm_adapter.host.pci_ids import ARCHS
+from vllm_adapter.hostfacts.device_facts import Accelerator, Health
+from vllm_adapter.hostfacts.facts import DeviceNode
+from vllm_adapter_doctor.report.merge import join_accelerators
+from vllm_adapter.hostfacts.pci_ids import ARCHS
 
 pytestmark = pytest.mark.static
 

@@ -7,7 +7,7 @@ from device_samples import disagreements, read, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_adapter.host.device_facts import DeviceProcess
+from vllm_adapter.hostfacts.device_facts import DeviceProcess
 
 pytestmark = pytest.mark.static
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_adapter.host.facts import Driver, HostFacts, VllmFacts
-from vllm_adapter.host.parsers import env_vars, startup_log, surroundings, system_text
-from vllm_adapter.host.report import parse_report
-from vllm_adapter.host.secrets import MASK, hidden, is_secret
-from vllm_adapter.host.text import clean, clean_line
+from vllm_adapter.hostfacts.facts import Driver, HostFacts, VllmFacts
+from vllm_adapter_doctor.report.parsers import env_vars, startup_log, surroundings, system_text
+from vllm_adapter_doctor.report.read import parse_report
+from vllm_adapter_doctor.report.secrets import MASK, hidden, is_secret
+from vllm_adapter_doctor.report.text import clean, clean_line
 
 pytestmark = pytest.mark.static
 REPORTS = Path(__file__).parents[1] / "data" / "reports"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from matrix_text import CASES, DATA, facts_of
 
-from vllm_adapter.host.facts import HostFacts
-from vllm_adapter.host.parsers._common import cpu_list
-from vllm_adapter.host.report import parse_report
+from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter_doctor.report.parsers._common import cpu_list
+from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static
 

@@ -18,7 +18,7 @@ from matrix_text import (
     wrapped,
 )
 
-from vllm_adapter.host.parsers._common import cpu_list
+from vllm_adapter_doctor.report.parsers._common import cpu_list
 
 pytestmark = pytest.mark.static
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from parsed import versions
 
-from vllm_adapter.host.inventory import inventory
-from vllm_adapter.host.report import parse_report
+from vllm_adapter_doctor.devices.inventory import inventory
+from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_adapter.host.facts import HostFacts
-from vllm_adapter.host.report import parse_report
+from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static
 

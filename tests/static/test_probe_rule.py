@@ -11,13 +11,13 @@ import make_boxes
 import pytest
 from fake_dist import install, write_adapter
 
-from vllm_adapter.host.facts import HostFacts
-from vllm_adapter.host.inventory import inventory
-from vllm_adapter.host.match import match
-from vllm_adapter.host.report import read_report
-from vllm_adapter.manifest import read_manifest
-from vllm_adapter.recognition import recognise
-from vllm_adapter.records import AdapterRecord
+from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter_doctor.devices.inventory import inventory
+from vllm_adapter.hostfacts.match import match
+from vllm_adapter_doctor.report.read import read_report
+from vllm_adapter.contract.manifest import read_manifest
+from vllm_adapter_doctor.devices.recognition import recognise
+from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import NotDeclared
 from vllm_adapter_conformance.base.target import Target
@@ -98,7 +98,7 @@ def outcomes(target):
 
 
 TORCH_IS_MINE = """
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:
     @hookimpl
@@ -108,7 +108,7 @@ class Plugin:
         return [{"name": "NVIDIA GPU"}] * torch.visible_devices if here else []
 """
 RAISES = """
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:
     @hookimpl

@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from vllm_adapter import isolation, probe_cache, registry
-from vllm_adapter.adapter import Adapter
-from vllm_adapter.distributions import satisfies
+from vllm_adapter.discovery.probe import isolation
+from vllm_adapter.discovery.probe import cache as probe_cache
+from vllm_adapter.discovery import registry
+from vllm_adapter.discovery.adapter import Adapter
+from vllm_adapter.discovery.distributions import satisfies
 from vllm_adapter.errors import AdapterError
-from vllm_adapter.host.facts import HostFacts, OsFacts, PciDevice, TorchBuild
-from vllm_adapter.known_vendors import adapters_for
-from vllm_adapter.records import AdapterRecord
-from vllm_adapter.registry import Status
+from vllm_adapter.hostfacts.facts import HostFacts, OsFacts, PciDevice, TorchBuild
+from vllm_adapter.hostfacts.known_vendors import adapters_for
+from vllm_adapter.discovery.records import AdapterRecord
+from vllm_adapter.discovery.registry import Status
 from vllm_adapter.settings import AdapterFilter, Settings
 
 pytestmark = pytest.mark.static
@@ -341,7 +343,7 @@ def test_the_cache_follows_the_xdg_rules(monkeypatch, tmp_path):
 # --- one adapter's plug-in ---------------------------------------------------------------------
 
 PLUGIN = """
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:
     @hookimpl

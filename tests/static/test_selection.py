@@ -16,13 +16,14 @@ from fake_dist import write_adapter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_adapter import selection, selection_file
-from vllm_adapter.manifest import read_manifest
-from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
-from vllm_adapter.selection import PLATFORMS, Selection, choose
-from vllm_adapter.selection_file import shared_selection
+from vllm_adapter.broker import selection
+from vllm_adapter.broker import selection_file
+from vllm_adapter.contract.manifest import read_manifest
+from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter.broker.selection import PLATFORMS, Selection, choose
+from vllm_adapter.broker.selection_file import shared_selection
 from vllm_adapter.settings import Settings
-from vllm_adapter.vllm_install import VllmInstall
+from vllm_adapter.broker.vllm_install import VllmInstall
 
 pytestmark = pytest.mark.static
 
@@ -356,7 +357,8 @@ def test_where_no_file_can_be_written_every_process_chooses(made, tmp_path):
 
 TREE = """
 import os, subprocess, sys
-from vllm_adapter import selection, selection_file
+from vllm_adapter.broker import selection
+from vllm_adapter.broker import selection_file
 from vllm_adapter.settings import Settings
 
 def select(given):

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from topologies import host, numa
 
-from vllm_adapter.host.device_facts import Link, LinkMatrix
-from vllm_adapter.host.facts import CpuFacts, HostFacts, OsFacts
-from vllm_adapter.host.link_kind import LinkKind, classify
-from vllm_adapter.host.report import parse_report
-from vllm_adapter.host.topology import build
-from vllm_adapter.host.topology_advice import tensor_groups
-from vllm_adapter.host.topology_types import Topology
+from vllm_adapter.hostfacts.device_facts import Link, LinkMatrix
+from vllm_adapter.hostfacts.facts import CpuFacts, HostFacts, OsFacts
+from vllm_adapter_doctor.topology.link_kind import LinkKind, classify
+from vllm_adapter_doctor.report.read import parse_report
+from vllm_adapter_doctor.topology.read import build
+from vllm_adapter_doctor.topology.advice import tensor_groups
+from vllm_adapter_doctor.topology.types import Topology
 
 pytestmark = pytest.mark.static
 
@@ -338,7 +338,7 @@ def test_a_second_table_adds_what_the_first_leaves_open_and_contradictions_are_t
 
 
 def test_a_node_by_pci_is_surer_than_the_tool_s_column() -> None:
-    from vllm_adapter.host.facts import PciDevice
+    from vllm_adapter.hostfacts.facts import PciDevice
 
     pci = PciDevice("0000:3b:00.0", "10de", "2330", "0x030200", numa_node=1)
     facts = host(1, node=lambda i: 0, device=lambda i: {"bdf": "0000:3b:00.0"}, pci=(pci,))

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_adapter.host.facts import HostFacts, LinkMatrix
-from vllm_adapter.host.parsers.amd_topo import parse
-from vllm_adapter.host.text import clean
+from vllm_adapter.hostfacts.facts import HostFacts, LinkMatrix
+from vllm_adapter_doctor.report.parsers.amd_topo import parse
+from vllm_adapter_doctor.report.text import clean
 
 pytestmark = pytest.mark.static
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from topologies import host
 
-from vllm_adapter.cli.drawing import draw
+from vllm_adapter_doctor.cli.drawing import draw
 from vllm_adapter.cli.main import main
-from vllm_adapter.host.topology import build
+from vllm_adapter_doctor.topology.read import build
 
 pytestmark = pytest.mark.static
 

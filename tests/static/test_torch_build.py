@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_adapter.host import facts as f
-from vllm_adapter.host.live import collect
-from vllm_adapter.host.torch_build import installed_torch_build, parse_version_py
+from vllm_adapter.hostfacts import facts as f
+from vllm_adapter.hostfacts.live import collect
+from vllm_adapter.hostfacts.torch_build import installed_torch_build, parse_version_py
 
 pytestmark = pytest.mark.static
 

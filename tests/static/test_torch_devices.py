@@ -6,8 +6,8 @@ from types import SimpleNamespace as Fake
 
 import pytest
 
-from vllm_adapter.host.facts import Accelerator
-from vllm_adapter.torch_devices import torch_devices
+from vllm_adapter.hostfacts.facts import Accelerator
+from vllm_adapter.discovery.torch_devices import torch_devices
 
 pytestmark = pytest.mark.static
 

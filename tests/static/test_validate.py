@@ -11,13 +11,13 @@ import pytest
 
 import vllm_adapter
 import vllm_adapter_cpu
-from vllm_adapter.capability import parse_capability
+from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.cli.checks import check_document
 from vllm_adapter.cli.convert import convert
 from vllm_adapter.cli.main import main
 from vllm_adapter.contract.hooks import NOT_CALLED
 from vllm_adapter.errors import InputError
-from vllm_adapter.hookspecs import HOOKS
+from vllm_adapter.contract.hookspecs import HOOKS
 
 pytestmark = pytest.mark.static
 
@@ -371,7 +371,7 @@ def test_a_plugin_path_and_a_module_that_is_not_python_are_faults(tmp_path, caps
 
 
 PLUGIN = """
-from vllm_adapter import hookspecs
+from vllm_adapter.contract import hookspecs
 
 class Plugin:
 {methods}

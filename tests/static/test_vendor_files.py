@@ -12,14 +12,14 @@ from jsonschema import Draft202012Validator
 
 import vllm_adapter_schemas
 import vllm_adapter_vendors
-from vllm_adapter import vendor_files
+from vllm_adapter.hostfacts import vendor_files
 from vllm_adapter.cli.main import main
-from vllm_adapter.doctor.rule import Box
+from vllm_adapter_doctor.findings.rule import Box
 from vllm_adapter.errors import InputError
-from vllm_adapter.host.live_health import tools_of
-from vllm_adapter.host.live_packages import read_environment
-from vllm_adapter.host.report import parse_report
-from vllm_adapter.known_vendors import (
+from vllm_adapter_doctor.live.health import tools_of
+from vllm_adapter_doctor.live.packages import read_environment
+from vllm_adapter_doctor.report.read import parse_report
+from vllm_adapter.hostfacts.known_vendors import (
     VENDORS,
     by_alias,
     how_to_serve,

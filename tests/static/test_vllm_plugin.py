@@ -9,9 +9,9 @@ import types
 import importlib_metadata
 import pytest
 
-from vllm_adapter import vllm_plugin
+from vllm_adapter.broker import plugin as vllm_plugin
 from vllm_adapter.errors import DeviceRefused, UnsupportedCase, VllmAdapterError
-from vllm_adapter.selection import PLATFORMS, Considered, Selection
+from vllm_adapter.broker.selection import PLATFORMS, Considered, Selection
 
 pytestmark = pytest.mark.static
 
@@ -149,7 +149,7 @@ def test_warnings_of_the_selection_are_said_once(vllm, capsys):
 def test_the_module_imports_neither_vllm_nor_torch(site):
     done = site.run(
         "-c",
-        "import sys, vllm_adapter.vllm_plugin as p; p.platform();"
+        "import sys, vllm_adapter.broker.plugin as p; p.platform();"
         "print([m for m in ('vllm', 'torch', 'pluggy', 'jsonschema') if m in sys.modules])",
         variables={"VA_ADAPTERS": "nobody"},
     )

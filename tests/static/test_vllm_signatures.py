@@ -9,7 +9,7 @@ import json
 import pytest
 from fake_vllm import SNAPSHOT
 
-from vllm_adapter.doctor.vllm_inspect import SNAPSHOTS, signatures_in
+from vllm_adapter.broker.vllm_drift import SNAPSHOTS, signatures_in
 
 pytestmark = pytest.mark.static
 

@@ -6,7 +6,7 @@ from unseen.hostile_packages import EITHER, Hostile, dist, named_dist, package
 
 HOOK = """
 import os, signal, sys, threading, time, atexit
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 {top}
 
 class Plugin:

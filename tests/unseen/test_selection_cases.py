@@ -13,14 +13,14 @@ from fake_dist import environment, install
 from unseen.selection_cases import BUILDS, HOST_PCI, INSTALLED, SITUATIONS
 from unseen.table import table_of
 
-from vllm_adapter.selection import choose
+from vllm_adapter.broker.selection import choose
 from vllm_adapter.settings import Settings
 
 pytestmark = pytest.mark.device
 table = table_of("selection")
 SELECT = """
 import json
-from vllm_adapter.selection import select
+from vllm_adapter.broker.selection import select
 from vllm_adapter.settings import Settings
 
 chosen = select(Settings.from_environ())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter.vllm_install import find_vllm
+from vllm_adapter.broker.vllm_install import find_vllm
 
 HERE = Path(__file__).parent
 IS_HERE = find_vllm() is not None

@@ -99,8 +99,8 @@ import subprocess, sys
 import vllm.platforms as platforms
 platforms.current_platform
 code = '''
-import vllm_adapter.registry
-vllm_adapter.registry.probe = None  # a child never probes
+import vllm_adapter.discovery.registry
+vllm_adapter.discovery.registry.probe = None  # a child never probes
 {ASK}
 '''
 sys.exit(subprocess.run([sys.executable, "-c", code]).returncode)

@@ -52,7 +52,7 @@ def register_again():
     """Registering once more, and replacing once more, changes no class."""
     from vllm.model_executor.custom_op import op_registry_oot
 
-    from vllm_adapter import vllm_plugin
+    from vllm_adapter.broker import plugin as vllm_plugin
     from vllm_adapter.engine.integrations.vllm import layers, linear
 
     before = dict(op_registry_oot)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vllm_adapter.hookspecs import hookimpl
+from vllm_adapter.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from vllm_adapter.host.facts import HostFacts
+    from vllm_adapter.hostfacts.facts import HostFacts
 
 NATIVE_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"})
 NATIVE_FLOAT16 = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})

@@ -13,10 +13,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_adapter.capability import load_capability
+from vllm_adapter.contract.capability import load_capability
 from vllm_adapter.errors import AdapterError, InputError
-from vllm_adapter.library_devices import library_file
-from vllm_adapter.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter.discovery.library_devices import library_file
+from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.settings import Settings
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ def open_emulated(target: Target) -> OpenDevice:
     """
     import torch
 
-    from vllm_adapter.adapter import Adapter
-    from vllm_adapter.clib_check import open_library
+    from vllm_adapter.discovery.adapter import Adapter
+    from vllm_adapter.discovery.probe.library import open_library
     from vllm_adapter.engine.device import OpenDevice
     from vllm_adapter.engine.ops.providers import PROVIDERS
     from vllm_adapter.engine.runtime import FrameworkRuntime, RuntimeAdapter

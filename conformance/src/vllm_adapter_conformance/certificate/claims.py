@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vllm_adapter.operators import DTYPES, OPERATORS
+from vllm_adapter.contract.operators import DTYPES, OPERATORS
 from vllm_adapter_conformance.base.rule import LEVELS
 
 Document = Mapping[str, Any]

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 if the level is reached."""
-    from vllm_adapter.before_start import look_at
+    from vllm_adapter_doctor.serving.before_start import look_at
     from vllm_adapter.cli.output import emit_json, warn
     from vllm_adapter_conformance.plan.find_target import find_target
     from vllm_adapter_conformance.run.reproduce import write_all

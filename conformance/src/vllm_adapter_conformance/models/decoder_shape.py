@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from vllm_adapter.capability import Capability
-from vllm_adapter.decision import Reject
-from vllm_adapter.operators import OPERATORS
+from vllm_adapter.contract.capability import Capability
+from vllm_adapter.contract.decision import Reject
+from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter_conformance.ops.cases import Facts, refusal, values
 
 KV_HEADS: Final = 2

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from vllm_adapter.capability import Capability
-from vllm_adapter.decision import Reject
-from vllm_adapter.operators import DTYPES, OPERATORS
+from vllm_adapter.contract.capability import Capability
+from vllm_adapter.contract.decision import Reject
+from vllm_adapter.contract.operators import DTYPES, OPERATORS
 from vllm_adapter_conformance.base.rule import Case, NotDeclared
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.models.decoder_shape import KV_HEADS, DecoderShape

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vllm_adapter.capability import Capability
+from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.resolve import Provider, Resolution, resolve
-from vllm_adapter.decision import (
+from vllm_adapter.contract.decision import (
     Accept,
     Decision,
     OperatorEntry,
@@ -24,7 +24,7 @@ from vllm_adapter.decision import (
     holds,
 )
 from vllm_adapter.errors import CapabilityError
-from vllm_adapter.operators import DTYPES, OPERATORS, Fact, FactValue, Operator
+from vllm_adapter.contract.operators import DTYPES, OPERATORS, Fact, FactValue, Operator
 from vllm_adapter.settings import Fallback, Settings
 from vllm_adapter_conformance.base.rule import Case, NotDeclared
 from vllm_adapter_conformance.base.target import Target

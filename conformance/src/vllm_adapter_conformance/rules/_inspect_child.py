@@ -30,7 +30,7 @@ def hooks(order: Order) -> dict[str, Any]:
     """Registers the plug-in. `unmarked`: named like a hook, and without @hookimpl."""
     import pluggy
 
-    from vllm_adapter.hookspecs import HOOKS, PROJECT, AdapterSpec
+    from vllm_adapter.contract.hookspecs import HOOKS, PROJECT, AdapterSpec
 
     instance = _make(order["plugin"])
     manager = pluggy.PluginManager(PROJECT)
@@ -68,8 +68,8 @@ def probe(order: Order) -> dict[str, Any]:
     """
     import pluggy
 
-    from vllm_adapter.hookspecs import PROJECT, AdapterSpec
-    from vllm_adapter.host.facts import HostFacts
+    from vllm_adapter.contract.hookspecs import PROJECT, AdapterSpec
+    from vllm_adapter.hostfacts.facts import HostFacts
 
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(AdapterSpec)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from vllm_adapter.adapter import one_line
+from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter_conformance.base.rule import Failure
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from vllm_adapter.capability import Capability, load_capability
+from vllm_adapter.contract.capability import Capability, load_capability
 from vllm_adapter.errors import CapabilityError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.contract.hooks import not_called, only_not_called
-from vllm_adapter.paths import may_implement
+from vllm_adapter.contract.dotted import may_implement
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, once, rule
 from vllm_adapter_conformance.base.target import Target
@@ -52,7 +52,7 @@ def check_manifest_schema(bench: Bench, case: Case) -> None:
     """Holds the file against the JSON Schema and against the checks of discovery."""
     from vllm_adapter.cli.checks import check_document
     from vllm_adapter.files import read_json
-    from vllm_adapter.manifest import check_manifest
+    from vllm_adapter.contract.manifest import check_manifest
 
     file = package(bench.target) / "adapter.json"
     raw = read_json(file, "the manifest")
@@ -180,7 +180,7 @@ def check_imports(bench: Bench, case: Case) -> None:
     "L0.package.hooks",
     summary="the plug-in can be made and registered, its hooks are known, and one is called",
     why="A misspelt hook, or a method that lacks @hookimpl, is never called, and what it should "
-    "have said is missing in silence. Import `hookimpl` from vllm_adapter.hookspecs, and compare "
+    "have said is missing in silence. Import `hookimpl` from vllm_adapter.contract.hookspecs, and compare "
     "names and arguments with AdapterSpec there. The note names hooks that this release does not "
     "call yet; a plug-in of such hooks alone does nothing, and its certificate would say nothing.",
     cases=if_plugin,
@@ -243,7 +243,7 @@ def check_implementations(bench: Bench, case: Case) -> Observation:
 
 
 def _declarations(target: Target, op: str, run: str) -> Iterator[dict[str, Any]]:
-    from vllm_adapter.capability import load_capability
+    from vllm_adapter.contract.capability import load_capability
 
     assert target.record.manifest is not None
     for file in target.record.manifest.capability_files():

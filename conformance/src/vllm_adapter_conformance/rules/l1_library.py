@@ -18,7 +18,7 @@ from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules._memory import MIB, allocated, expect_error, index
 
 if TYPE_CHECKING:
-    from vllm_adapter.clib.library import Library
+    from vllm_adapter.c_abi.library import Library
 
 SIZE: Final = 4096
 PIECE: Final = 8 * MIB
@@ -157,7 +157,7 @@ def check_capacity(bench: Bench, case: Case) -> Observation:
 )
 def check_fork(bench: Bench, case: Case) -> None:
     """Forks after the device was opened, and asks the library in the child."""
-    from vllm_adapter.clib import abi
+    from vllm_adapter.c_abi import abi
 
     library, device = library_of(bench), index(bench)
     library.open(device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from vllm_adapter.operators import OPERATORS
+from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Cases, NotDeclared, Observation, rule
 from vllm_adapter_conformance.base.target import Target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllm_adapter.operators import CORE_OPERATORS, DTYPES
+from vllm_adapter.contract.operators import CORE_OPERATORS, DTYPES
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, Observation, once, rule
 from vllm_adapter_conformance.ops.cases import base_cases, declared

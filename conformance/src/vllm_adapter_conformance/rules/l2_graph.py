@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Final
 
-from vllm_adapter.decision import Reject
-from vllm_adapter.operators import DTYPES
+from vllm_adapter.contract.decision import Reject
+from vllm_adapter.contract.operators import DTYPES
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.base.target import Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_adapter.operators import DTYPES, OPERATORS
+from vllm_adapter.contract.operators import DTYPES, OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.base.target import Target

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from vllm_adapter.operators import OPERATORS
+from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.base.target import Target

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm_adapter.errors import VllmAdapterError
-from vllm_adapter.operators import DTYPES, OPERATORS
+from vllm_adapter.contract.operators import DTYPES, OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import OpFacts, base_cases, declared
 
 if TYPE_CHECKING:
-    from vllm_adapter.engine.ops.clib import LibraryOperators
+    from vllm_adapter.engine.ops.c_library import LibraryOperators
     from vllm_adapter_conformance.ops.trial import Sample
 
 NO_ENTRY = "no entry names a function of a C library"
@@ -103,7 +103,7 @@ def _refusal(bench: Bench, served: LibraryOperators, base: OpFacts, dtype: str) 
 
 
 def _served(bench: Bench) -> LibraryOperators:
-    from vllm_adapter.engine.ops import clib
+    from vllm_adapter.engine.ops import c_library as clib
 
     _ = bench.opened
     return clib.served(bench.target.record.name)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vllm_adapter.capability import Capability
-from vllm_adapter.decision import Accept
-from vllm_adapter.operators import OPERATORS
+from vllm_adapter.contract.capability import Capability
+from vllm_adapter.contract.decision import Accept
+from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.base.target import Target

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_adapter.decision import Reject, decide, holds
+from vllm_adapter.contract.decision import Reject, decide, holds
 from vllm_adapter.errors import UnsupportedCase
-from vllm_adapter.operators import OPERATORS
+from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import OpFacts, declared, undeclared
 
 if TYPE_CHECKING:
-    from vllm_adapter.decision import OperatorEntry
+    from vllm_adapter.contract.decision import OperatorEntry
     from vllm_adapter_conformance.ops.trial import Sample
 
 SAMPLES: Final = 2

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from vllm_adapter.adapter import one_line
+from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.base.target import Target

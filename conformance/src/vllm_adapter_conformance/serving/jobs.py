@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.decision import Reject
+from vllm_adapter.contract.decision import Reject
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.models.shape import VOCABULARY, ModelShape
 from vllm_adapter_conformance.ops.draw import Draw

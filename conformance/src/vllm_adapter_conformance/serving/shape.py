@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Final
 
-from vllm_adapter.decision import Reject
+from vllm_adapter.contract.decision import Reject
 from vllm_adapter_conformance.base.rule import Case, Cases, NotDeclared
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.models.shape import ModelShape, model_shape

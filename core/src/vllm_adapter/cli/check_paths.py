@@ -13,9 +13,9 @@ from typing import Any, Final
 from vllm_adapter.cli.checks import Checked, SchemaFault, check_document, read_document
 from vllm_adapter.cli.packages import MANIFEST
 from vllm_adapter.contract.hooks import not_called, only_not_called
-from vllm_adapter.decision import LIBRARY, library_fault
+from vllm_adapter.contract.decision import LIBRARY, library_fault
 from vllm_adapter.files import read_json, shown
-from vllm_adapter.paths import look, marked_methods
+from vllm_adapter.contract.dotted import look, marked_methods
 
 _KEYS: Final = ("run", "plan", "prepare_weights", "supports")
 _MEANING: Final = (
@@ -77,7 +77,7 @@ def _path_faults(file: Path, kind: str, raw: Mapping[str, Any]) -> Iterator[Sche
 
 def _library_faults(package: Path, named: str | None) -> Iterator[SchemaFault]:
     """Why core would not load the package's library; a source tree may not have built it yet."""
-    from vllm_adapter.clib_check import check_library
+    from vllm_adapter.discovery.probe.library import check_library
     from vllm_adapter.errors import LibraryError
 
     if named is None or not (package / named).exists() or not sys.platform.startswith("linux"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vllm_adapter.capability import SCHEMA_NAME, SCHEMA_VERSION
-from vllm_adapter.capability_check import UNIT_DTYPES, escaped
+from vllm_adapter.contract.capability import SCHEMA_NAME, SCHEMA_VERSION
+from vllm_adapter.contract.capability_check import UNIT_DTYPES, escaped
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import shown
 

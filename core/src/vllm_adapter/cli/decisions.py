@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vllm_adapter.capability import Capability
+from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.resolve import (
     GENERIC,
     RANKS,
@@ -22,8 +22,8 @@ from vllm_adapter.contract.resolve import (
     Verdict,
     resolve,
 )
-from vllm_adapter.decision import Accept, OperatorEntry, Reject, decide, holds
-from vllm_adapter.operators import FactValue, Operator
+from vllm_adapter.contract.decision import Accept, OperatorEntry, Reject, decide, holds
+from vllm_adapter.contract.operators import FactValue, Operator
 from vllm_adapter.settings import Settings
 
 Case = dict[str, FactValue]

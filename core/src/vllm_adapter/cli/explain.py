@@ -15,10 +15,10 @@ from vllm_adapter.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vllm_adapter.capability import Capability
+    from vllm_adapter.contract.capability import Capability
     from vllm_adapter.cli.decisions import Answer, Question
     from vllm_adapter.cli.questions import Subject
-    from vllm_adapter.operators import Operator
+    from vllm_adapter.contract.operators import Operator
     from vllm_adapter.settings import Settings
 
 HELP: Final = "explain a code or rule, or who runs which cases with an adapter, and why"
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _some_adapter() -> str:
     """An installed adapter as an example, the CPU's if it is there."""
-    from vllm_adapter.registry import scan
+    from vllm_adapter.discovery.registry import scan
     from vllm_adapter.settings import Settings
 
     names = [record.name for record in scan(Settings())]
@@ -74,7 +74,7 @@ def _some_adapter() -> str:
 
 def _adapter(args: argparse.Namespace) -> int:
     from vllm_adapter.cli.decisions import answers, entries_for
-    from vllm_adapter.operators import OPERATORS, operator
+    from vllm_adapter.contract.operators import OPERATORS, operator
     from vllm_adapter.settings import Settings
 
     operators = [operator(args.operator)] if args.operator else list(OPERATORS.values())
@@ -117,7 +117,7 @@ def _print(
     capability: Capability, place: str, question: Question, found: Mapping[str, Sequence[Answer]]
 ) -> None:
     from vllm_adapter.cli.decisions import case_text, entry_line
-    from vllm_adapter.operators import OPERATORS
+    from vllm_adapter.contract.operators import OPERATORS
 
     title = "  ".join(filter(None, (capability.identity.arch, clean(capability.origin), place)))
     print(colour(title, "bold"))
@@ -148,7 +148,7 @@ def _diff(
     operators: Sequence[Operator],
     settings: Settings,
 ) -> int:
-    from vllm_adapter.capability import load_capability
+    from vllm_adapter.contract.capability import load_capability
     from vllm_adapter.cli.decisions import answers, case_text, changes, entries_for
     from vllm_adapter.cli.questions import questions
 
@@ -197,10 +197,10 @@ def _same_arch(found: Sequence[Capability], new: Capability, name: str) -> Capab
 
 def _subject(key: str, settings: Settings) -> tuple[Subject, list[Capability]]:
     """An adapter and its descriptors, or the one that VA_CAPABILITY puts in their place."""
-    from vllm_adapter.capability import load_capability
+    from vllm_adapter.contract.capability import load_capability
     from vllm_adapter.cli.packages import manifest_in, resolve
     from vllm_adapter.cli.questions import Subject
-    from vllm_adapter.manifest import read_manifest
+    from vllm_adapter.contract.manifest import read_manifest
 
     folder = _folder(resolve(key))
     manifest = read_manifest(manifest_in(folder))
@@ -222,7 +222,7 @@ def _subject(key: str, settings: Settings) -> tuple[Subject, list[Capability]]:
 
 
 def _is_adapter(key: str) -> bool:
-    from vllm_adapter.registry import scan
+    from vllm_adapter.discovery.registry import scan
     from vllm_adapter.settings import Settings
 
     return Path(key).exists() or any(record.name == key for record in scan(Settings()))

@@ -44,7 +44,7 @@ def find_page(key: str) -> str | None:
 
 
 def _code(key: str) -> str:
-    from vllm_adapter.codes import CODES
+    from vllm_adapter.contract.codes import CODES
 
     code = CODES.get(key.upper())
     if code is None:
@@ -55,7 +55,7 @@ def _code(key: str) -> str:
 
 def _others(key: str) -> tuple[str | None, Sequence[str]]:
     """The page that another package has for a key, and every key that such packages list."""
-    from vllm_adapter.distributions import entry_points
+    from vllm_adapter.discovery.distributions import entry_points
 
     keys: list[str] = []
     for point in entry_points(PAGES):

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.cli.output import clean, colour, emit_json, table, warn
-from vllm_adapter.known_vendors import how_to_serve
+from vllm_adapter.hostfacts.known_vendors import how_to_serve
 
 if TYPE_CHECKING:
-    from vllm_adapter.registry import AdapterRecord
+    from vllm_adapter.discovery.registry import AdapterRecord
 
 HELP: Final = "list the installed adapters, and whether each can be used on this machine"
 EXAMPLE: Final = """\
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the adapters; 0 if one of them is ok or not probed yet, 1 if none can be used."""
-    from vllm_adapter import registry
+    from vllm_adapter.discovery import registry
     from vllm_adapter.settings import Settings
 
     settings = Settings.from_environ()

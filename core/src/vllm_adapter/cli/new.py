@@ -12,7 +12,7 @@ from typing import Any, Final
 from vllm_adapter.cli.output import clean, emit_json
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import shown
-from vllm_adapter.manifest import RESERVED_NAMES, check_name, check_torch_names
+from vllm_adapter.contract.manifest import RESERVED_NAMES, check_name, check_torch_names
 
 HELP: Final = "write a new adapter project: manifest, descriptor and kernels"
 EXAMPLE: Final = """\
@@ -116,7 +116,7 @@ def _torchs_own(name: str, torch_type: str) -> str | None:
 
 def _refuse_taken(name: str, project: str) -> None:
     """A second adapter of one name, or distribution of one name, would replace the first."""
-    from vllm_adapter.registry import scan
+    from vllm_adapter.discovery.registry import scan
     from vllm_adapter.settings import Settings
 
     reserved = {f"vllm-adapter-{word}" for word in RESERVED_NAMES}

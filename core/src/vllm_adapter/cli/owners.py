@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from vllm_adapter.distributions import EntryPoint
+from vllm_adapter.discovery.distributions import EntryPoint
 
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "vllm-adapter-core": (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from vllm_adapter.errors import AdapterError, InputError
-from vllm_adapter.manifest import NAME
+from vllm_adapter.contract.manifest import NAME
 
 MANIFEST: Final = "adapter.json"
 
@@ -18,7 +18,7 @@ def find_package(name: str) -> Path:
     Raises:
         AdapterError: none of that name is installed, or its package cannot be located.
     """
-    from vllm_adapter.registry import scan
+    from vllm_adapter.discovery.registry import scan
     from vllm_adapter.settings import Settings
 
     records = scan(Settings())

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_adapter.cli import streams
 from vllm_adapter.cli.output import emit_json, warn
 from vllm_adapter.errors import InputError
-from vllm_adapter.operators import DTYPES
+from vllm_adapter.contract.operators import DTYPES
 
 if TYPE_CHECKING:
-    from vllm_adapter.decision import OperatorEntry
+    from vllm_adapter.contract.decision import OperatorEntry
     from vllm_adapter.engine.device import OpenDevice
 
 HELP: Final = "answer a prompt with a model, through an adapter's attention and operators"
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
     """The answer with who ran what; without --json, its text is printed while it is made."""
-    from vllm_adapter.before_start import look_at
+    from vllm_adapter_doctor.serving.before_start import look_at
     from vllm_adapter.engine.blame import kernels_blamed
     from vllm_adapter.engine.device import open_device
     from vllm_adapter.engine.integrations.transformers import adapt

@@ -94,7 +94,7 @@ def _files(path: Path) -> Iterator[Path]:
         return
     from vllm_adapter.cli.packages import manifest_in
     from vllm_adapter.errors import ManifestError
-    from vllm_adapter.manifest import read_manifest
+    from vllm_adapter.contract.manifest import read_manifest
 
     manifest = manifest_in(path)
     yield manifest
@@ -131,7 +131,7 @@ def _report(result: Checked) -> None:
 
 def _refuse_another_file(path: Path) -> None:
     """Only a descriptor of the present format is replaced: anything else is somebody's work."""
-    from vllm_adapter.capability import SCHEMA_NAME
+    from vllm_adapter.contract.capability import SCHEMA_NAME
     from vllm_adapter.files import read_json, schema_version
 
     if not os.path.lexists(path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from vllm_adapter.decision import OperatorEntry
+from vllm_adapter.contract.decision import OperatorEntry
 from vllm_adapter.errors import AdapterError
 
 ATTRIBUTE: Final = "__vllm_adapter_entry__"

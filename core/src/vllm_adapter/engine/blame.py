@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from traceback import FrameSummary, extract_tb
 from typing import Any
 
-from vllm_adapter.adapter import one_line
+from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter.engine.device import OpenDevice
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.errors import AdapterError, VllmAdapterError

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from vllm_adapter.capability_check import Checker, Fault
+from vllm_adapter.contract.capability_check import Checker, Fault
 from vllm_adapter.contract.marks import ATTRIBUTE
 from vllm_adapter.errors import CapabilityError
-from vllm_adapter.operators import operator
+from vllm_adapter.contract.operators import operator
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -67,7 +67,7 @@ def refuse(found: list[Foreign]) -> None:
 
 def _owner(file: str) -> str:
     """The adapter that a loaded file belongs to, in words that precede the file's name."""
-    from vllm_adapter.distributions import entry_points
+    from vllm_adapter.discovery.distributions import entry_points
 
     for name, module in list(sys.modules.items()):
         if getattr(module, "__file__", None) == file:

@@ -1,6 +1,6 @@
 """What an operator is to torch: schema, fake, portable form, and how a case is read off.
 
-The torch-free side of an operator (facts, off values, dtypes) is `vllm_adapter.operators`.
+The torch-free side of an operator (facts, off values, dtypes) is `vllm_adapter.contract.operators`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vllm_adapter.operators import FactValue, Operator
+from vllm_adapter.contract.operators import FactValue, Operator
 
 Fn = Callable[..., Any]
 Facts = Mapping[str, FactValue]

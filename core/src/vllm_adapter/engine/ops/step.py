@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vllm_adapter.operators import PHASES
+from vllm_adapter.contract.operators import PHASES
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from vllm_adapter.engine.runtime.base import (
 )
 from vllm_adapter.engine.runtime.host_buffer import check_readable, check_writable
 from vllm_adapter.errors import DeviceError, NoSuchDevice, OutOfMemory
-from vllm_adapter.host import live
+from vllm_adapter.hostfacts import live
 
 DEFAULT_ALIGNMENT = 64
 

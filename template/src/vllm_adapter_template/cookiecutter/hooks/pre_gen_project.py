@@ -1,7 +1,7 @@
 """Refuses answers that make no adapter, before any file is written.
 
 It runs wherever cookiecutter does, so it needs nothing but Python. What it says of a name is what
-`vllm_adapter.manifest.check_name` says; a test of vllm-adapter holds them together.
+`vllm_adapter.contract.manifest.check_name` says; a test of vllm-adapter holds them together.
 """
 
 import keyword

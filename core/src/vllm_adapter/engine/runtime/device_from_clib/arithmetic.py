@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from vllm_adapter.clib import abi
+from vllm_adapter.c_abi import abi
 from vllm_adapter.engine.runtime.device_from_clib.calls import NONE, Operand
 from vllm_adapter.engine.runtime.device_from_clib.native import (
     NUMBERS,

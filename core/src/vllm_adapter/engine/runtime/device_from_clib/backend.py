@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from vllm_adapter.clib import abi
-from vllm_adapter.clib.library import Library
+from vllm_adapter.c_abi import abi
+from vllm_adapter.c_abi.library import Library
 from vllm_adapter.engine.runtime.device_from_clib import storage
 from vllm_adapter.engine.runtime.device_from_clib.calls import Kernels, Operand, few
 from vllm_adapter.engine.runtime.device_from_clib.coverage import Coverage

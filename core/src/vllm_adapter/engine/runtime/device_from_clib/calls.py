@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import torch
 
-from vllm_adapter.clib import abi
-from vllm_adapter.clib.library import Library
+from vllm_adapter.c_abi import abi
+from vllm_adapter.c_abi.library import Library
 
 _TENSOR: Final = struct.Struct(f"@Piiii{2 * abi.MAX_DIMS}q")
 _HEAD: Final = struct.Struct("@IiQ")

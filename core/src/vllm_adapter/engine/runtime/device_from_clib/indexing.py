@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from vllm_adapter.clib import abi
+from vllm_adapter.c_abi import abi
 from vllm_adapter.engine.runtime.device_from_clib.calls import (
     CODES,
     RAW,

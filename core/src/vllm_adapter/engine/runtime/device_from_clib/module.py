@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from vllm_adapter.clib import abi
-from vllm_adapter.engine.runtime.clib.streams import LOG, ClibStream
+from vllm_adapter.c_abi import abi
+from vllm_adapter.engine.runtime.c_library.streams import LOG, ClibStream
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
 from vllm_adapter.engine.runtime.device_from_clib.streams import DeviceStreams
 from vllm_adapter.errors import ForkedDevice

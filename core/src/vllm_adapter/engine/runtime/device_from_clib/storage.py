@@ -11,8 +11,8 @@ from typing import Final
 
 import torch
 
-from vllm_adapter.clib.library import Library
-from vllm_adapter.engine.runtime.clib.dlpack import device_bytes
+from vllm_adapter.c_abi.library import Library
+from vllm_adapter.engine.runtime.c_library.dlpack import device_bytes
 from vllm_adapter.errors import DeviceError, OutOfMemory
 
 CPU: Final = torch._C.DispatchKey.CPU

@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 
 import torch
 
-from vllm_adapter.clib.library import Library
-from vllm_adapter.engine.runtime.clib.streams import ClibEvent, ClibStream, CurrentStreams
+from vllm_adapter.c_abi.library import Library
+from vllm_adapter.engine.runtime.c_library.streams import ClibEvent, ClibStream, CurrentStreams
 from vllm_adapter.errors import DeviceError, VllmAdapterError
 
 MOMENT: Final = 0.002

@@ -42,7 +42,7 @@ def rebuild(
     name: str, path: str, index: int, host: bytes, is_parameter: bool, grad: bool
 ) -> torch.Tensor:
     """The tensor in the process that receives it, on the device of the same index."""
-    from vllm_adapter.clib.library import Library
+    from vllm_adapter.c_abi.library import Library
     from vllm_adapter.engine.runtime.device_from_clib.enable import enable, enabled
 
     if enabled() is None:

@@ -1,0 +1,107 @@
+"""vLLM's two entry points into this project. Vendors' adapters never register with vLLM.
+
+vLLM calls `platform` (group `vllm.platform_plugins`) twice in every process, possibly while it is
+being imported, and `register` (group `vllm.general_plugins`) once. Both entries have one name,
+since VLLM_PLUGINS filters all groups by name. Nothing here imports vllm or torch before vLLM has.
+
+# upstream: vllm@0.32 platforms/__init__.py:238, plugins/__init__.py:84
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from typing import Any, Final
+
+from vllm_adapter.discovery.adapter import one_line
+from vllm_adapter.errors import DeviceRefused
+from vllm_adapter.broker.selection import PLATFORMS, Selection
+from vllm_adapter.broker.selection_file import shared_selection
+from vllm_adapter.settings import Fallback, Settings
+
+NAME: Final = "vllm_adapter"
+"""The entry points' name in both groups."""
+OPERATORS: Final = "vllm_adapter.engine.integrations.vllm.operators"
+SAID: Final = "_VA_SAID"
+"""In the environment: the topics on which a process has spoken, so that its children are quiet."""
+
+
+def platform() -> str | None:
+    """The dotted class of our platform; None where vLLM stays as it is. Never raises."""
+    selection = _selection()
+    return None if selection is None else selection.platform
+
+
+def register() -> None:
+    """Puts the chosen adapter's operators into vLLM, if vLLM runs on our platform.
+
+    Raises:
+        DeviceRefused: VA_REQUIRE_DEVICE names another device than the one vLLM runs on.
+        VllmAdapterError: an operator was refused under VA_FALLBACK=error.
+    """
+    required = os.environ.get("VA_REQUIRE_DEVICE", "").strip()
+    selection = _selection()
+    active = importlib.import_module("vllm.platforms").current_platform
+    if required and active.device_type != required:
+        why = f": {selection.reason}" if selection else ""
+        raise DeviceRefused(
+            f"VA_REQUIRE_DEVICE is {required}, and vLLM runs on "
+            f"{active.device_type or 'no known device'}{why}",
+            hint="see `vllm-adapter doctor --vllm`, or unset VA_REQUIRE_DEVICE",
+        )
+    if selection is None or selection.platform is None:
+        return
+    if not _is_ours(active, selection.platform):
+        # Under VLLM_TARGET_DEVICE=cpu vLLM asks no platform plug-in, and still calls this one.
+        running = type(active).__name__
+        _say("platform", f"no operator is replaced: vLLM runs on {running}, not on our platform")
+        return
+    try:
+        importlib.import_module(OPERATORS).register(selection)
+    except Exception as error:
+        if Settings.from_environ().fallback is Fallback.ERROR:
+            raise
+        text = f"{type(error).__name__}: {one_line(error)}"
+        _say("operators", f"operators stay vLLM's own: {text}")
+
+
+@functools.cache
+def _selection() -> Selection | None:
+    """The selection of this process tree; None if it could not be made."""
+    try:
+        selection, warnings = shared_selection(Settings.from_environ())
+    except Exception as error:
+        text = f"{type(error).__name__}: {one_line(error)}"
+        _say("selection", f"steps aside, vLLM stays as it is: {text}")
+        return None
+    sentences = [f"warning: {sentence}" for sentence in warnings]
+    if selection.platform is None:
+        # A tie is for somebody to decide; the other reasons may well be as one wants it.
+        mark = "warning: " if selection.tied else ""
+        sentences.append(f"{mark}steps aside, vLLM stays as it is: {selection.reason}")
+        for one in selection.considered:
+            sentences.append(f"  {one.name} ({one.status}): {one.why_not or selection.reason}")
+    else:
+        sentences.append(
+            f"adapter {selection.adapter} serves {selection.device}: {selection.reason}"
+        )
+    _say("selection", *sentences)
+    return selection
+
+
+def _is_ours(active: Any, platform: str) -> bool:
+    """Whether vLLM's platform is the class we named, which vLLM then has imported."""
+    module = sys.modules.get(PLATFORMS)
+    return module is not None and isinstance(active, getattr(module, platform.rpartition(".")[2]))
+
+
+def _say(topic: str, *sentences: str) -> None:
+    """Prints on stderr, unless this process or one above it has spoken on the topic."""
+    said = os.environ.get(SAID, "").split(",")
+    if topic in said:
+        return
+    os.environ[SAID] = ",".join(filter(None, [*said, topic]))
+    for sentence in sentences:
+        print(f"vllm-adapter: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Which adapters are installed, and which of them can be used on this machine."""

@@ -1,0 +1,1 @@
+"""One child process imports and probes adapters; what it found is kept."""

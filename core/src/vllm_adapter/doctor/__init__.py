@@ -1,1 +1,0 @@
-"""What is wrong with an installation, as findings with evidence, cause and action."""

@@ -1,0 +1,20 @@
+"""A chip's C library for the engine: memory as tensors, streams, and prepared calls.
+
+What needs no torch is in `vllm_adapter.c_abi`: the ABI's mirror, loading, statuses.
+"""
+
+from vllm_adapter.c_abi.library import DeviceInfo, Library
+from vllm_adapter.engine.runtime.c_library.dlpack import device_bytes
+from vllm_adapter.engine.runtime.c_library.runtime import ClibRuntime, DeviceMemory
+from vllm_adapter.engine.runtime.c_library.streams import ClibEvent, ClibStream, CurrentStreams
+
+__all__ = [
+    "ClibEvent",
+    "ClibRuntime",
+    "ClibStream",
+    "CurrentStreams",
+    "DeviceInfo",
+    "DeviceMemory",
+    "Library",
+    "device_bytes",
+]

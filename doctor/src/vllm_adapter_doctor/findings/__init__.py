@@ -1,0 +1,1 @@
+"""What is wrong with a box: findings with evidence, cause and action."""

@@ -1,0 +1,32 @@
+"""All rules over one box: findings without repetition, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from vllm_adapter.contract.codes import CODES
+from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box
+from vllm_adapter_doctor.findings.finding import Finding, Severity
+from vllm_adapter_doctor.findings.register import all_rules
+
+_ORDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+
+
+def diagnose(box: Box, others: Iterable[Finding] = ()) -> tuple[Finding, ...]:
+    """Every finding and note, once each. `others` are those of adapters, which join ours."""
+    found: dict[tuple[str, str], Finding] = {}
+    ours = (one for rule in all_rules() for one in rule.check(box))
+    for one in (*ours, *others):
+        key = (one.code, one.cause)
+        found[key] = _joined(found[key], one) if key in found else one
+    codes = {one.code for one in found.values()}
+    explained = {code for cause in codes for code in CODES[cause].explains}
+    kept = [one for one in found.values() if one.code not in explained]
+    return tuple(sorted(kept, key=lambda one: (_ORDER[one.severity], one.code)))
+
+
+def _joined(one: Finding, other: Finding) -> Finding:
+    evidence = tuple(dict.fromkeys((*one.evidence, *other.evidence)))[:MAX_EVIDENCE]
+    worse = min(one.severity, other.severity, key=_ORDER.__getitem__)
+    return Finding(one.code, worse, evidence, one.cause, one.action)

@@ -1,0 +1,44 @@
+"""Installed adapters that cannot be used, whatever the hardware: findings of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
+from vllm_adapter.discovery.records import AdapterRecord, Status
+
+CODE: Final = "VA0401"
+_SEVERITIES: Final = {
+    Status.BROKEN: Severity.ERROR,
+    Status.INCOMPATIBLE: Severity.ERROR,
+    Status.SHADOWED: Severity.WARNING,
+}
+"""An adapter that is absent or blocked is as somebody wanted it."""
+_CAUSES: Final = {
+    Status.BROKEN: "is broken: vLLM and every command go on without it",
+    Status.INCOMPATIBLE: "is for another release of what it needs: everything goes on without it",
+    Status.SHADOWED: "is not used: another package has an adapter of the same name",
+}
+
+
+def findings(records: Iterable[AdapterRecord]) -> tuple[Finding, ...]:
+    """One for each record that can be used nowhere, as its files or its last probe have it."""
+    return tuple(_finding(record) for record in records if record.status in _SEVERITIES)
+
+
+def _finding(record: AdapterRecord) -> Finding:
+    assert record.status is not None
+    who = f"adapter {record.name} ({record.distribution} {record.version})"
+    place = record.path or record.package or f"package {record.distribution}"
+    printed = [line for line in record.evidence if line.startswith("stderr: ")]
+    return Finding(
+        CODE,
+        _SEVERITIES[record.status],
+        (
+            Evidence(f"{who}: {record.reason}", str(place)),
+            *(Evidence(line.removeprefix("stderr: "), "its last probe") for line in printed[-2:]),
+        ),
+        f"the {who} {_CAUSES[record.status]}",
+        f"run `{record.next_step or 'vllm-adapter list --probe'}`",
+    )

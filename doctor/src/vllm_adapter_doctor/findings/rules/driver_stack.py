@@ -1,0 +1,118 @@
+"""Pieces of NVIDIA's stack against each other: kernel module, libcuda, toolkit, Windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box, quoted
+from vllm_adapter_doctor.findings.finding import Evidence
+from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.findings.rules._cuda_driver import driver_of, is_older, runtime_of
+from vllm_adapter_doctor.devices.driver_tables import cuda_of_driver, full_driver, minimum_driver
+from vllm_adapter_doctor.devices.driver_versions import older, parse_version
+from vllm_adapter.hostfacts.facts import Driver
+
+_ZERO: Final = r"^\W*Driver Version:?\s*0\s*$|CUDA Version: ERR!"
+_JETSON: Final = (
+    r"(?i)\btegra\d*\b|\bL4T\b|\bJet(?:son|pack)\b|\(nvgpu\)|\bOrin\b|\bXavier\b|\bAGX\W+Thor\b"
+)
+"""Modules whose nvidia-smi never names a CUDA version: libcuda is a part of their system."""
+_MISMATCH: Final = (
+    r"(?i)NVML: Driver/library version mismatch|driver/library version mismatch"
+    r"|unsupported display driver / cuda driver combination"
+    r"|API mismatch: the (?:client|NVIDIA kernel module)"
+    r"|(?:Error |error )803\b.{0,40}unsupported display driver"
+)
+_MISMATCH_WORDS: Final = ("version mismatch", "driver combination", "api mismatch")
+_UNKNOWN_CUDA: Final = r"Driver Version: \d\S*\s+CUDA Version: (?:ERR!|N/A)"
+
+
+def minor_version(box: Box, _: Data) -> Iterator[Hit]:
+    """CUDA works on a driver that is older than the toolkit's own: good, with a reservation."""
+    driver, runtime, torch = driver_of(box), runtime_of(box), box.facts.torch
+    if not (driver and runtime and torch and torch.available):
+        return
+    full, minimum = full_driver(runtime), minimum_driver(runtime)
+    if full and minimum and is_older(driver.version, full):
+        if is_older(driver.version, minimum) or driver.component == "windows":
+            return
+        serves, asked = cuda_of_driver(driver.version), parse_version(runtime)
+        own = parse_version(serves) if serves else None
+        if own and asked and not older(own, asked):
+            return  # the branch serves this CUDA version in full
+        yield Hit(
+            [
+                Evidence(f"driver {driver.version} (CUDA {serves})", driver.source),
+                Evidence(f"torch built with CUDA {runtime}, available", "host facts"),
+            ],
+            {"driver": driver.version, "runtime": runtime, "full": full},
+        )
+
+
+def without_cuda(box: Box, _: Data) -> Iterator[Hit]:
+    """A driver that answers and names no version of CUDA: in Windows, or in a container."""
+    smi, driver = box.facts.driver("nvidia-smi"), box.facts.driver("nvidia")
+    two = bool(
+        smi and driver and smi.version.partition(".")[0] != driver.version.partition(".")[0]
+    )
+    unknown = [quoted(line) for line, _ in box.lines(_UNKNOWN_CUDA)]
+    if box.wsl or (unknown and two):
+        zero = [quoted(line) for line, _ in box.lines(_ZERO)]
+        dx = [quoted(line) for line, _ in box.lines(r"(?i)dxg|dxcore.*(?:fail|error)")]
+        torch = box.facts.torch
+        if zero or (dx and torch and torch.available is False):
+            yield Hit([*zero, *dx][:4], case="windows")
+    elif unknown and not box.says(_JETSON):
+        yield Hit(unknown[:2], case="no libcuda")
+
+
+def _releases(box: Box) -> tuple[Driver, Driver] | None:
+    """(kernel module, libraries) where the text has both, of one machine, and they differ."""
+    if box.wsl or box.facts.driver("windows"):
+        return None
+    library = box.facts.driver("nvml")
+    for kernel in box.facts.drivers:
+        if library is None or kernel.component != "nvidia":
+            continue
+        if "/proc" not in kernel.source and "kernel" not in kernel.source:
+            continue
+        mine, theirs = parse_version(kernel.version), parse_version(library.version)
+        if mine and theirs and mine[:2] != theirs[:2]:
+            return kernel, library
+    return None
+
+
+def two_releases(box: Box, _: Data) -> Iterator[Hit]:
+    """The kernel's own word against the library's: one finding, and which is older if told."""
+    said = [quoted(line) for line, _ in box.told(_MISMATCH, _MISMATCH_WORDS)]
+    both = _releases(box)
+    if both is not None:
+        kernel, library = both
+        yield Hit(
+            [
+                *(Evidence(f"{one.component} {one.version}", one.source) for one in both),
+                *said[: MAX_EVIDENCE - len(both)],
+            ],
+            {"kernel": kernel.version, "libraries": library.version},
+            "upgraded" if is_older(kernel.version, library.version) else "left over",
+        )
+    elif said:
+        yield Hit(said[:MAX_EVIDENCE], case="said")
+
+
+def forward_compatibility(box: Box, _: Data) -> Iterator[Hit]:
+    """A libcuda that is newer than the kernel driver's branch."""
+    driver, told = box.facts.driver("nvidia"), box.facts.driver("cuda")
+    if not (driver and told):
+        return
+    own = cuda_of_driver(driver.version)
+    mine, theirs = parse_version(own) if own else None, parse_version(told.version)
+    if mine and theirs and older(mine, theirs):
+        yield Hit(
+            [
+                Evidence(f"driver {driver.version} (its branch: CUDA {own})", driver.source),
+                Evidence(f"CUDA {told.version}", told.source),
+            ],
+            {"driver": driver.version, "own": own or "", "told": told.version},
+        )

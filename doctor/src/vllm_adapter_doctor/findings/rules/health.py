@@ -1,0 +1,192 @@
+"""Health and memory: lost, throttled, busy, full."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box, quoted
+from vllm_adapter_doctor.findings.finding import Evidence
+from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
+from vllm_adapter.hostfacts.facts import Accelerator
+
+_BUSY_SHARE: Final = 0.10
+"""Of a device's memory, beyond what its idle siblings hold."""
+_LEAST_BYTES: Final = 1 << 30
+_LEAST_SHARE: Final = 0.05
+"""Less than one of these is what drivers, displays and monitors hold: nobody misses it."""
+_HALF: Final = 0.5
+_LINE: Final = (
+    r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<xid>\d+),? ?(?P<what>.*)"
+    r"|(?:amdgpu|xe|i915) (?P<place>[0-9a-f]{4}:[0-9a-f:.]+): (?P<other>\S.*)"
+)
+_SERVER: Final = r"(?i)vllm|sglang|ray::|EngineCore|Worker_TP"
+
+
+def _name(one: Accelerator) -> str:
+    where = f" ({one.bdf})" if one.bdf else ""
+    return f"{one.vendor} device {one.index}{where}"
+
+
+def _place(one: Accelerator) -> str:
+    """A device as the kernel's log names it."""
+    return f"{one.vendor} device {one.bdf or one.index}"
+
+
+def figures(health: Health) -> str:
+    """Temperature, power and clock with their limits, as far as they were read; else empty."""
+    pairs = (
+        (health.power_w, health.power_cap_w, "W"),
+        (health.clock_mhz, health.clock_max_mhz, "MHz"),
+    )
+    said = [f"{health.temperature_c:g} C"] if health.temperature_c is not None else []
+    for now, most, unit in pairs:
+        if now is not None:
+            said.append(f"{now:g} of {most:g} {unit}" if most is not None else f"{now:g} {unit}")
+    return ", ".join(said)
+
+
+def device_errors(box: Box, data: Data) -> Iterator[Hit]:
+    """What a tool or the kernel says is broken: `data` has a pattern for each case.
+
+    Where no device has an error, lines of the kernel's log are looked at that the parsers did not
+    take for whole ones: they are wrapped, or the last.
+    """
+    kinds: Mapping[str, str] = data["kinds"]
+    if not any(one.health.errors for one in box.facts.accelerators):
+        yield from _of_lines(box, {k: v for k, v in kinds.items() if k not in data["of_devices"]})
+        return
+    for case, pattern in kinds.items():
+        named = _place if case in data["by_place"] else _name
+        hit = [
+            (named(one), one.source, error)
+            for one in box.facts.accelerators
+            for error in one.health.errors
+            if re.search(pattern, error)
+        ]
+        if hit:
+            evidence = [Evidence(error, f"{source}, {name}") for name, source, error in hit]
+            names = ", ".join(dict.fromkeys(name for name, _, _ in hit))
+            yield Hit(evidence[:MAX_EVIDENCE], {"devices": names}, case)
+
+
+def _of_lines(box: Box, kinds: Mapping[str, str]) -> Iterator[Hit]:
+    for line, found in box.told(_LINE, ("nvrm: xid", "amdgpu", "gpu hang")):
+        error = f"Xid {found['xid']}: {found['what']}" if found["xid"] else found["other"]
+        case = next((name for name, one in kinds.items() if re.search(one, error)), None)
+        if case:
+            names = f"device {found['bdf'] or found['place']}"
+            yield Hit([quoted(line)], {"devices": names}, case)
+
+
+def status(box: Box, data: Data) -> Iterator[Hit]:
+    """The tool's own verdict, where it is one of the bad ones of `data`."""
+    bad = [
+        one
+        for one in box.facts.accelerators
+        if (one.health.status or "ok").lower() in data["unhealthy"]
+    ]
+    if bad:
+        yield Hit(
+            [Evidence(f"{_name(one)}: {one.health.status}", one.source) for one in bad],
+            {"devices": ", ".join(map(_name, bad))},
+        )
+
+
+def throttled(box: Box, data: Data) -> Iterator[Hit]:
+    """A device that is held down; at its power cap is where a loaded one works."""
+    for one in box.facts.accelerators:
+        reasons = one.health.throttle_reasons
+        active = [reason for reason in reasons if re.search(data["reasons"], reason)]
+        if not active:
+            continue
+        seen = "; ".join(filter(None, (", ".join(active), figures(one.health))))
+        capped = all(re.search(data["cap"], reason) for reason in active)
+        now, most = one.health.clock_mhz, one.health.clock_max_mhz
+        slow = bool(now and most and now < most * _HALF)
+        yield Hit(
+            [Evidence(seen, one.source)],
+            {"device": _name(one), "reasons": ", ".join(active)},
+            "at its cap" if capped and not slow else "held down",
+        )
+
+
+def held(box: Box, data: Data) -> Iterator[Hit]:
+    """A device that holds much more than its siblings, or a process that a tool names."""
+    parted = data["parted"]
+    for vendor in dict.fromkeys(one.vendor for one in box.facts.accelerators):
+        devices = [
+            one
+            for one in box.facts.accelerators
+            if one.vendor == vendor
+            and one.memory_total_bytes
+            and one.memory_used_bytes is not None
+        ]
+        whole = (one for one in devices if not _part(one, parted))
+        idle = min((one.memory_used_bytes or 0 for one in whole), default=0)
+        said: set[int] = set()
+        for one in devices:
+            total = one.memory_total_bytes or 1
+            processes = [p for p in one.processes if (p.memory_bytes or 0) > total * _BUSY_SHARE]
+            theirs = sum(p.memory_bytes or 0 for p in processes)
+            used = max(one.memory_used_bytes or 0, theirs)
+            part = _part(one, parted)
+            above = used - idle if len(devices) > 1 and not part else 0
+            if used < max(_LEAST_BYTES, total * _LEAST_SHARE):
+                continue
+            if not processes and (above <= total * _BUSY_SHARE or _all_busy(devices, idle)):
+                continue
+            if not box.live and _at_work(devices, processes, idle):
+                continue
+            if part:
+                if one.index in said:
+                    continue  # its parent or another instance was named
+                said.add(one.index)
+            by = ", ".join(f"{p.name or 'a process'} (pid {p.pid})" for p in processes)
+            yield Hit(
+                [
+                    Evidence(
+                        f"{_name(one)}: {used >> 20} of {total >> 20} MiB in use"
+                        + (f" by {by}" if by else ""),
+                        one.source,
+                    )
+                ],
+                {
+                    "device": _name(one),
+                    "by": by or "another program",
+                    "gone": f"{used / 2**30:.1f}",
+                },
+                "now" if box.live or len(devices) > 1 else "in a report",
+            )
+
+
+def _part(one: Accelerator, parted: str) -> bool:
+    """Whether it is an instance of a GPU that can be cut into such, or one that is cut."""
+    return one.vendor == parted and one.partition is not None
+
+
+def _at_work(devices: list[Accelerator], processes: list[DeviceProcess], idle: int) -> bool:
+    """Whether a report is of a box that serves: half of the devices in use, or by a server."""
+    if len(devices) == 1:
+        return bool(processes) and all(re.search(_SERVER, one.name or "") for one in processes)
+    held = [
+        one
+        for one in devices
+        if any(
+            (each.memory_bytes or 0) > (one.memory_total_bytes or 1) * _BUSY_SHARE
+            for each in one.processes
+        )
+    ]
+    return len(held) * 2 >= len(devices) or _all_busy(devices, idle)
+
+
+def _all_busy(devices: list[Accelerator], idle: int) -> bool:
+    """Whether half of the devices or more are in use: a running server, not a stray program."""
+    busy = [
+        one
+        for one in devices
+        if (one.memory_used_bytes or 0) - idle > (one.memory_total_bytes or 1) * _BUSY_SHARE
+    ]
+    return len(busy) * 2 >= len(devices)

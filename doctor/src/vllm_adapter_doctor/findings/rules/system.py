@@ -1,0 +1,23 @@
+"""The system: the report's own faults, and processors that are switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_adapter_doctor.findings.box import Box
+from vllm_adapter_doctor.findings.rule import Data, Hit
+
+
+def collector(box: Box, _: Data) -> Iterator[Hit]:
+    """A traceback of the tool that made the report."""
+    evidence = box.evidence(r'File ".*collect_env\w*\.py", line \d+')
+    if evidence and box.says(r"\bTraceback \(most recent call last\)"):
+        yield Hit(evidence[-1:])
+
+
+def offline(box: Box, _: Data) -> Iterator[Hit]:
+    """CPUs that are switched off."""
+    cpus = box.facts.cpu.offline
+    if cpus:
+        named = ", ".join(map(str, cpus[:8])) + (", ..." if len(cpus) > 8 else "")
+        yield Hit(box.evidence(r"(?i)^off-?line cpu", f"offline CPUs: {named}"), {"cpus": named})

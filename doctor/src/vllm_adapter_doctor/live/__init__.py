@@ -1,0 +1,1 @@
+"""What this machine's files and its vendors' tools tell, beyond the quick facts."""

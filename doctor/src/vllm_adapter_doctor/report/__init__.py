@@ -1,0 +1,1 @@
+"""A pasted report becomes host facts."""

@@ -1,0 +1,185 @@
+"""How the vendors' tools print their devices: the layouts of the vendors' files, compiled.
+
+A pattern's named groups are readings: `index`, `name`, `bdf`, `uuid`, `status`, `load` (per cent),
+`temperature` (C), `power` and `cap` (W), `used` and `total` (MiB), `size` (with a unit), and of
+processes `index`, `pid`, `name` and `mib`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_adapter.hostfacts.vendor_files import once, sections
+
+Pattern = re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version in the first `lines` of a table; its one group is the number."""
+
+    component: str
+    pattern: Pattern
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class Boards:
+    """Tables whose numbers are of boards, which carry one or more chips: see `_boards`.
+
+    `columns` is the line of columns: each of its groups that is there is one more kind of memory,
+    the last of which is the chip's own. `arch` is the device code in a chip's name.
+    """
+
+    columns: Pattern
+    arch: Pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a table: NVIDIA's frame, where `first` is None, or rows of the tool's own.
+
+    A device is a line that `first` fits, and the line below it, in which `second` is looked for.
+    In NVIDIA's frame `status` is looked for in that line, `load` and `errors` in the right half of
+    the first. `driver` is the component whose version the group `driver` is. `process` is a row of
+    the table of processes, which `process_head` begins; None is NVIDIA's, whose rows name a type.
+    `source` is what readings are said to be from, where it is not the program alone.
+    """
+
+    first: Pattern | None
+    second: Pattern | None
+    status: Pattern | None
+    load: Pattern | None
+    errors: tuple[tuple[Pattern, str], ...]
+    process: Pattern | None
+    driver: str | None
+    process_head: Pattern | None
+    source: str | None
+    boards: Boards | None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Lines "key: value" below a line that names a device, or, `inside`, only those of a table.
+
+    `keys` are readings by key, or by "section/key" where a key without a value begins a section;
+    "bdf 0" to "bdf 3" are the parts of an address. `driver` is (component, key, pattern).
+    """
+
+    head: Pattern
+    keys: Mapping[str, str]
+    inside: bool
+    driver: tuple[str, str, Pattern] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All that one tool prints. `anchor` is in every text that has something of it; None where
+    another module reads it, with these patterns.
+
+    `head` begins a table; with `whole_text` rows are looked for wherever they are. `lists` are
+    lines of one device each, `csv` the columns of which one makes a CSV the tool's, and `arch` a
+    line that tells the code of all devices.
+    """
+
+    vendor: str
+    source: str
+    anchor: Pattern | None
+    head: Pattern
+    whole_text: bool
+    versions: tuple[Version, ...]
+    rows: Rows | None
+    lists: tuple[Pattern, ...]
+    blocks: tuple[Block, ...]
+    csv: tuple[str, ...]
+    arch: Pattern | None
+
+
+@once
+def layouts() -> tuple[Layout, ...]:
+    """Every layout that is data; tools without one are read by modules of their own."""
+    return tuple(
+        layout
+        for vendor, tools in sections("tools")
+        for tool in tools
+        if (layout := _layout(vendor, tool)) is not None
+    )
+
+
+@once
+def heads() -> tuple[tuple[str, str, Pattern], ...]:
+    """(vendor, program, head) of every tool whose tables have one."""
+    return tuple(
+        (vendor, tool["program"], re.compile(tool["output"]["head"]))
+        for vendor, tools in sections("tools")
+        for tool in tools
+        if "head" in tool.get("output", {})
+    )
+
+
+def other_heads(vendor: str) -> tuple[Pattern, ...]:
+    """The heads of all other vendors' tools, where a table of this one's ends."""
+    return tuple(head for other, _, head in heads() if other != vendor)
+
+
+def layout_of(program: str) -> Layout:
+    """The layout of a tool of which a module of its own reads a part."""
+    return next(one for one in layouts() if one.source == program)
+
+
+def _layout(vendor: str, tool: Mapping[str, Any]) -> Layout | None:
+    raw = tool.get("output", {})
+    if not {"anchor", "rows"} & set(raw):
+        return None
+    return Layout(
+        vendor,
+        tool["program"],
+        _compiled(raw, "anchor"),
+        re.compile(raw["head"]),
+        raw.get("whole_text", False),
+        tuple(
+            Version(one["component"], re.compile(one["pattern"]), one.get("lines", 1))
+            for one in raw.get("versions", ())
+        ),
+        _rows(raw["rows"]) if "rows" in raw else None,
+        tuple(map(re.compile, raw.get("lists", ()))),
+        tuple(map(_block, raw.get("blocks", ()))),
+        tuple(raw.get("csv", ())),
+        _compiled(raw, "arch"),
+    )
+
+
+def _rows(raw: Mapping[str, Any]) -> Rows:
+    return Rows(
+        _compiled(raw, "first"),
+        _compiled(raw, "second"),
+        _compiled(raw, "status"),
+        _compiled(raw, "load"),
+        tuple((re.compile(one["pattern"]), one["text"]) for one in raw.get("errors", ())),
+        _compiled(raw, "process"),
+        raw.get("driver"),
+        _compiled(raw, "process_head"),
+        raw.get("source"),
+        _boards(raw["boards"]) if "boards" in raw else None,
+    )
+
+
+def _boards(raw: Mapping[str, Any]) -> Boards:
+    return Boards(re.compile(raw["columns"]), re.compile(raw["arch"]))
+
+
+def _block(raw: Mapping[str, Any]) -> Block:
+    driver = raw.get("driver")
+    return Block(
+        re.compile(raw["head"]),
+        raw["keys"],
+        raw.get("inside", False),
+        (driver["component"], driver["key"], re.compile(driver["pattern"])) if driver else None,
+    )
+
+
+def _compiled(raw: Mapping[str, Any], key: str) -> Pattern | None:
+    return re.compile(raw[key]) if key in raw else None

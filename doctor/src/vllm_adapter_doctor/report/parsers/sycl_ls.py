@@ -1,0 +1,35 @@
+"""`sycl-ls`: the GPUs that Level Zero shows a program. Intel's only way to be seen by torch."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from vllm_adapter.hostfacts.device_facts import Accelerator
+from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter_doctor.report.parsers._display import in_processor
+from vllm_adapter_doctor.report.text import Report
+
+SOURCE: Final = "sycl-ls"
+_LINE: Final = re.compile(
+    r"\[(?:ext_oneapi_)?level_zero:gpu(?:\]\[level_zero)?:(?P<index>\d+)\]\s+"
+    r"(?:[^,\[\]]*, )?(?P<name>Intel\(R\) [^,]*?)(?: \d+(?:\.\d+)+)? \[[\d.+]+\]\s*$"
+)
+
+
+def parse(report: Report) -> HostFacts:
+    """Devices by Level Zero's numbers, which ZE_AFFINITY_MASK changes."""
+    found: dict[int, Accelerator] = {}
+    for _, line in report.find(_LINE):
+        name, index = line["name"], int(line["index"])
+        part = in_processor("xpu", name, None)
+        device = Accelerator(
+            "xpu",
+            index,
+            SOURCE,
+            name=name,
+            integrated=part,
+            unified_memory=True if part else None,
+        )
+        found.setdefault(index, device)
+    return HostFacts(accelerators=tuple(found.values()))

@@ -1,0 +1,1 @@
+"""Before a server starts, and while it runs."""

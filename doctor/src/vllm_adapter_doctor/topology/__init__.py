@@ -1,0 +1,1 @@
+"""How devices, processors and network adapters are joined."""

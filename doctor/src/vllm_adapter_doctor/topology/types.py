@@ -1,0 +1,195 @@
+"""What a topology is made of: plain data, and how it looks as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_adapter_doctor.topology.link_kind import LinkClass
+from vllm_adapter_doctor.topology.numa_map import NumaMap, numactl_list
+
+
+@dataclass(frozen=True, slots=True)
+class TopoDevice:
+    """One device. `numa_node` is a node that has CPUs; `place` says how it is known, or why not.
+
+    `cpus` are those that a worker of this device
+    may be bound to: the node's, or the affinity that a tool printed whole; within the cpuset.
+    `memory_nodes` hold the device's own memory and have no CPUs. `outside_cpuset`: its node has
+    CPUs, and this process may use none of them.
+    """
+
+    label: str
+    vendor: str
+    index: int
+    name: str | None = None
+    bdf: str | None = None
+    numa_node: int | None = None
+    place: str = ""
+    cpus: tuple[int, ...] = ()
+    memory_nodes: tuple[int, ...] = ()
+    outside_cpuset: bool = False
+    uuid: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "label": self.label,
+            "vendor": self.vendor,
+            "index": self.index,
+            "name": self.name,
+            "bdf": self.bdf,
+            "uuid": self.uuid,
+            "numa_node": self.numa_node,
+            "place": self.place,
+            "cpus": numactl_list(self.cpus),
+            "memory_nodes": list(self.memory_nodes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two devices and the link between them; where both ways differ, `link` is the weaker.
+
+    `reverse` is the better way of an asymmetric link, else None.
+    """
+
+    first: str
+    second: str
+    link: LinkClass
+    reverse: LinkClass | None = None
+    bandwidth_mb_s: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "first": self.first,
+            "second": self.second,
+            "link": self.link.to_json(),
+            "reverse": self.reverse.to_json() if self.reverse else None,
+            "bandwidth_mb_s": self.bandwidth_mb_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Devices that a vendor's fabric joins, directly or by way of each other.
+
+    `complete`: every pair has a direct link; None where distances are unknown. `lanes` is the
+    count that all direct links have, else None. `meshes` split an incomplete domain into equal
+    groups in which every pair has a direct link.
+    """
+
+    devices: tuple[str, ...]
+    fabric: str
+    complete: bool | None
+    lanes: int | None
+    sentence: str
+    meshes: tuple[tuple[str, ...], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "devices": list(self.devices),
+            "fabric": self.fabric,
+            "complete": self.complete,
+            "lanes": self.lanes,
+            "meshes": [list(mesh) for mesh in self.meshes],
+            "sentence": self.sentence,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Island:
+    """Devices that sit together. `by`: switch, bridge, host, node (PCIe); numa, cpus, unknown.
+
+    `node` is the NUMA node where `by` is numa; `cpus` is for devices of one affinity whose node
+    nobody named.
+    """
+
+    by: str
+    devices: tuple[str, ...]
+    node: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {"by": self.by, "devices": list(self.devices), "node": self.node}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A link that is not as its siblings. `kind`: degraded, asymmetric or missing."""
+
+    kind: str
+    devices: tuple[str, ...]
+    sentence: str
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {"kind": self.kind, "devices": list(self.devices), "sentence": self.sentence}
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network card: `nearest` devices are those of the closest kind, `by` that kind's word.
+
+    `across` are devices that reach it only from one NUMA node to another.
+    """
+
+    label: str
+    name: str | None
+    by: str
+    nearest: tuple[str, ...]
+    across: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "label": self.label,
+            "name": self.name,
+            "by": self.by,
+            "nearest": list(self.nearest),
+            "across": list(self.across),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """How the devices of one host are joined. `pairs` holds each pair once, in order."""
+
+    devices: tuple[TopoDevice, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    domains: tuple[Domain, ...] = ()
+    islands: tuple[Island, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    maps: tuple[NumaMap, ...] = ()
+
+    def pair(self, first: str, second: str) -> Pair | None:
+        """The pair of two labels, in any order."""
+        names = {first, second}
+        return next((pair for pair in self.pairs if {pair.first, pair.second} == names), None)
+
+    def device(self, label: str) -> TopoDevice:
+        """The device of a label. Raises StopIteration where there is none."""
+        return next(device for device in self.devices if device.label == label)
+
+    def groups(self) -> tuple[Island, ...]:
+        """The NUMA groups: each device is in exactly one."""
+        return tuple(one for one in self.islands if one.by in ("numa", "cpus", "unknown"))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "devices": [device.to_json() for device in self.devices],
+            "pairs": [pair.to_json() for pair in self.pairs],
+            "domains": [domain.to_json() for domain in self.domains],
+            "islands": [island.to_json() for island in self.islands],
+            "nics": [nic.to_json() for nic in self.nics],
+            "numa": [one.to_json() for one in self.maps],
+            "problems": [problem.to_json() for problem in self.problems],
+            "notes": list(self.notes),
+            "advice": list(self.advice),
+        }
