@@ -7,7 +7,7 @@
 PY ?= python3
 V := .venv/bin/python
 PIP := $(V) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-PACKAGES := schemas vendors core conformance template \
+PACKAGES := schemas vendors core doctor conformance template \
 	adapters/cpu adapters/cuda adapters/rocm adapters/xpu adapters/ascend adapters/gaudi \
 	adapters/musa adapters/mlu adapters/biren adapters/sim
 SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
@@ -51,7 +51,7 @@ test-fast: .venv/.dev
 	@$(V) -m pytest -m "static or null"
 
 # Real vLLM in an environment of its own: about 3.5 GB.
-.venv-vllm/.stamp: scripts/make_vllm_env $(addsuffix /pyproject.toml,schemas vendors core conformance adapters/cpu)
+.venv-vllm/.stamp: scripts/make_vllm_env $(addsuffix /pyproject.toml,schemas vendors core doctor conformance adapters/cpu)
 	@echo "installing vLLM for this CPU (once)"
 	@scripts/make_vllm_env
 

@@ -24,7 +24,8 @@ CLI: Final = "from vllm_adapter.cli.main import main; main({!r})"
 QUICK: Final = "from vllm_adapter.hostfacts.live import collect; collect()"
 TOOLS: Final = """
 import time
-from vllm_adapter.hostfacts.live import collect, collect_all
+from vllm_adapter.hostfacts.live import collect
+from vllm_adapter_doctor.live.whole import collect_all
 def least(call):
     spent = []
     for _ in range(5):

@@ -25,11 +25,11 @@ from typing import Any, Final
 
 import torch
 
+from vllm_adapter.contract.operators import OPERATORS, FactValue
 from vllm_adapter.engine.device import open_record
 from vllm_adapter.engine.ops.bind import bind
 from vllm_adapter.engine.ops.catalog import SPECS
 from vllm_adapter.engine.ops.spec import OpCase
-from vllm_adapter.contract.operators import OPERATORS, FactValue
 from vllm_adapter.settings import Settings
 from vllm_adapter_conformance.ops.trials import TRIALS
 

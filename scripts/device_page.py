@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from vllm_adapter.contract.capability import Capability
-from vllm_adapter.discovery.descriptors import load_all
 from vllm_adapter.contract.manifest import Manifest, read_manifest
+from vllm_adapter.discovery.descriptors import load_all
 from vllm_adapter_conformance.rules.l0_hardware import kinds
 
 ADAPTERS = Path(__file__).parent.parent / "adapters"

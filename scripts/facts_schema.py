@@ -10,8 +10,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from vllm_adapter_doctor.report.document import FORMAT, VERSION
 from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter_doctor.report.document import FORMAT, VERSION
 
 FILE = Path(__file__).parent.parent / "schemas/src/vllm_adapter_schemas/facts-1.0.json"
 TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}

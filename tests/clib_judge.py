@@ -46,9 +46,9 @@ def judge(jobs: Sequence[tuple[Path, Sequence[str]]], **variables: str) -> list[
 def target() -> Any:
     """The simulated accelerator as a probe would find it; nothing has to be installed."""
     from vllm_adapter.contract.capability import load_capability
-    from vllm_adapter.hostfacts.facts import HostFacts
     from vllm_adapter.contract.manifest import read_manifest
     from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
+    from vllm_adapter.hostfacts.facts import HostFacts
     from vllm_adapter_conformance.base.target import Target
 
     manifest = read_manifest(PACKAGE / "adapter.json")

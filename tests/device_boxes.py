@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from vllm_adapter_doctor.devices.manager import DeviceManager
-from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, Line, PciDevice
 from vllm_adapter.discovery.records import AdapterRecord
+from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, Line, PciDevice
 from vllm_adapter.settings import Settings
+from vllm_adapter_doctor.devices.manager import DeviceManager
 
 GIB = 1 << 30
 IGPU = PciDevice("0000:00:02.0", "8086", "a7a0", "0x030000")

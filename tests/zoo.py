@@ -14,10 +14,10 @@ import torch
 from fake_dist import PLUGINS
 
 from vllm_adapter.contract.capability import load_capability
-from vllm_adapter.engine.ops.providers import PROVIDERS
-from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.contract.manifest import DeviceSection, Manifest
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter.engine.ops.providers import PROVIDERS
+from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case
 from vllm_adapter_conformance.base.target import Target

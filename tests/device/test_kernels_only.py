@@ -10,8 +10,8 @@ import pytest
 from fake_dist import write_adapter
 
 from vllm_adapter.contract.capability import parse_capability
-from vllm_adapter.discovery.kernels_only import descriptor_for
 from vllm_adapter.contract.manifest import read_manifest
+from vllm_adapter.discovery.kernels_only import descriptor_for
 
 pytestmark = pytest.mark.device
 TESTS = Path(__file__).parent.parent

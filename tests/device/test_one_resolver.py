@@ -8,15 +8,15 @@ import pytest
 from hypothesis import HealthCheck, event, given, note, settings
 from hypothesis import strategies as st
 
-from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.cli.decisions import Question, answers
-from vllm_adapter.contract.resolve import GENERIC, Provider
+from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.contract.decision import Accept, decide
+from vllm_adapter.contract.operators import DTYPES, OPERATORS
+from vllm_adapter.contract.resolve import GENERIC, Provider
 from vllm_adapter.engine.ops.bind import bind
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.ops.spec import OpCase
 from vllm_adapter.errors import AdapterError, SettingError, UnsupportedCase
-from vllm_adapter.contract.operators import DTYPES, OPERATORS
 from vllm_adapter.settings import Fallback, Settings
 from vllm_adapter_conformance.ops import cases as op_cases
 

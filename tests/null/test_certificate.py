@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from vllm_adapter.cli.main import main
-from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.discovery.records import AdapterRecord
+from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, Rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.certificate import claims, fingerprint, mustpass

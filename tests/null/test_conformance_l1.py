@@ -12,9 +12,9 @@ import torch
 from fake_dist import PLUGINS
 
 from vllm_adapter.contract.capability import load_capability
-from vllm_adapter.hostfacts.live import collect
 from vllm_adapter.contract.manifest import read_manifest
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter.hostfacts.live import collect
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.plan.suite import make_plan

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter_doctor.serving.health import Used
-from vllm_adapter_doctor.serving.watch import Watch, Watcher
-from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
 from vllm_adapter.hostfacts.facts import Accelerator
+from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.live.health import Reading, read_health
+from vllm_adapter_doctor.serving.health import Used
+from vllm_adapter_doctor.serving.watch import Watch, Watcher
 
 pytestmark = pytest.mark.null
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter_doctor.live import children
 from vllm_adapter.hostfacts._tree import Tree
-from vllm_adapter_doctor.live.children import run_all
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter.hostfacts.live import collect_all
+from vllm_adapter_doctor.live import children
+from vllm_adapter_doctor.live.children import run_all
 from vllm_adapter_doctor.live.tools import ask_tools, asked_tools, find_program
+from vllm_adapter_doctor.live.whole import collect_all
 
 pytestmark = pytest.mark.null
 REPORTS = Path(__file__).parent.parent / "data" / "reports"

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 from fake_dist import install_all
 
-from vllm_adapter.discovery.probe import probing
+from vllm_adapter.contract.manifest import Manifest
 from vllm_adapter.discovery import registry
 from vllm_adapter.discovery.adapter import Adapter
-from vllm_adapter.errors import AdapterError, CapabilityError
-from vllm_adapter.contract.manifest import Manifest
+from vllm_adapter.discovery.probe import probing
 from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.discovery.registry import Status
+from vllm_adapter.errors import AdapterError, CapabilityError
 from vllm_adapter.settings import AdapterFilter, Settings
 
 pytestmark = pytest.mark.null

@@ -14,8 +14,8 @@ import pytest
 from fake_vllm import install_vllm
 from zoo import descriptor, target_of
 
-from vllm_adapter.errors import InputError
 from vllm_adapter.discovery.records import Status
+from vllm_adapter.errors import InputError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared
 from vllm_adapter_conformance.plan.suite import Item

@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from vllm_adapter.engine.ops.catalog import SPECS
 from vllm_adapter.contract.operators import OPERATORS
+from vllm_adapter.engine.ops.catalog import SPECS
 from vllm_adapter_conformance.ops.trials import TRIALS
 
 pytestmark = pytest.mark.null

@@ -18,6 +18,8 @@ from vllm_adapter.errors import DeviceError, LibraryError
 
 pytestmark = pytest.mark.sim
 
+CHILD = "vllm_adapter.discovery.probe._library_child"
+
 
 def refusal(path, **options):
     with pytest.raises(LibraryError) as caught:
@@ -98,13 +100,13 @@ def test_the_command_in_the_hint_shows_the_crash(faulty):
 
 
 def test_a_child_that_nobody_waits_for_ends_itself(faulty):
-    command = (sys.executable, "-m", "vllm_adapter.discovery.probe._library_child", "1", str(faulty("LOAD_HANGS")))
+    command = (sys.executable, "-m", CHILD, "1", str(faulty("LOAD_HANGS")))
     done = subprocess.run([*command, "0"], capture_output=True, check=False)
     assert done.returncode == -signal.SIGALRM
 
 
 def test_the_command_in_the_hint_shows_a_refusal_too(faulty):
-    command = (sys.executable, "-m", "vllm_adapter.discovery.probe._library_child", str(faulty("NO_FENCE")))
+    command = (sys.executable, "-m", CHILD, str(faulty("NO_FENCE")))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")

@@ -9,8 +9,8 @@ import threading
 import pytest
 import torch
 
-from vllm_adapter.engine.ops import generic
 from vllm_adapter.engine.ops import c_library as clib
+from vllm_adapter.engine.ops import generic
 from vllm_adapter.engine.ops.c_library.kernels import make_kernel
 from vllm_adapter.engine.ops.c_library.steps import plan_step
 from vllm_adapter.engine.ops.step import make_step

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from vllm_adapter.cli.main import main
-from vllm_adapter.errors import AdapterError, InputError
 from vllm_adapter.contract.manifest import read_manifest
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter.errors import AdapterError, InputError
 from vllm_adapter.settings import Settings
 from vllm_adapter_conformance.base.emulation import Emulator, emulated_record, emulator_of
 from vllm_adapter_conformance.certificate.document import digest

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import sim_library
 
-from vllm_adapter.contract.capability import load_capability
 from vllm_adapter.c_abi import abi
+from vllm_adapter.contract.capability import load_capability
 from vllm_adapter.contract.manifest import read_manifest
 
 pytestmark = pytest.mark.sim

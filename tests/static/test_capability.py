@@ -8,9 +8,9 @@ import json
 import pytest
 
 from vllm_adapter.contract.capability import Source, load_capability, parse_capability
+from vllm_adapter.contract.manifest import api_accepts, read_manifest
 from vllm_adapter.errors import CapabilityError, ManifestError
 from vllm_adapter.files import MAX_DEPTH, read_json
-from vllm_adapter.contract.manifest import api_accepts, read_manifest
 
 pytestmark = pytest.mark.static
 

@@ -8,10 +8,10 @@ import json
 import pytest
 from fake_dist import install
 
-from vllm_adapter.errors import ManifestError
-from vllm_adapter.hostfacts.facts import HostFacts, TorchBuild
 from vllm_adapter.contract.manifest import read_manifest
 from vllm_adapter.discovery.records import AdapterRecord
+from vllm_adapter.errors import ManifestError
+from vllm_adapter.hostfacts.facts import HostFacts, TorchBuild
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import NotDeclared
 from vllm_adapter_conformance.base.target import Target

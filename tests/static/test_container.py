@@ -10,13 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_adapter.cli.main import main
+from vllm_adapter.errors import InputError
+from vllm_adapter.hostfacts.facts import (
+    Accelerator,
+    DeviceNode,
+    HostFacts,
+    Line,
+    OsFacts,
+    PciDevice,
+)
+from vllm_adapter.hostfacts.known_vendors import VENDORS
+from vllm_adapter_doctor.containers.flags import Order, command, notes, run_flags
 from vllm_adapter_doctor.containers.pod import pod, pod_notes, to_yaml
 from vllm_adapter_doctor.containers.recipes import RECIPES
-from vllm_adapter_doctor.containers.flags import Order, command, notes, run_flags
-from vllm_adapter.errors import InputError
-from vllm_adapter.hostfacts.facts import Accelerator, DeviceNode, HostFacts, Line, OsFacts, PciDevice
 from vllm_adapter_doctor.devices.inventory import inventory
-from vllm_adapter.hostfacts.known_vendors import VENDORS
 
 pytestmark = pytest.mark.static
 

@@ -16,8 +16,8 @@ from vllm_adapter.contract.decision import (
     headline,
     holds,
 )
-from vllm_adapter.errors import AdapterError
 from vllm_adapter.contract.operators import OPERATORS
+from vllm_adapter.errors import AdapterError
 
 pytestmark = pytest.mark.static
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from device_boxes import CUDA_OK, GIB, IGPU, chosen, manager, reasons, smi
 
-from vllm_adapter_doctor.devices.manager import DeviceManager
+from vllm_adapter.discovery.records import AdapterRecord, Status
 from vllm_adapter.hostfacts.device_facts import DeviceProcess, Driver, Health
 from vllm_adapter.hostfacts.facts import (
     Accelerator,
@@ -18,10 +18,10 @@ from vllm_adapter.hostfacts.facts import (
     PciDevice,
     TorchBuild,
 )
-from vllm_adapter_doctor.report.read import parse_report
-from vllm_adapter.discovery.records import AdapterRecord, Status
-from vllm_adapter_doctor.devices.roles import RoleRequest, assign
 from vllm_adapter.settings import AdapterFilter, Fallback, Settings
+from vllm_adapter_doctor.devices.manager import DeviceManager
+from vllm_adapter_doctor.devices.roles import RoleRequest, assign
+from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static
 

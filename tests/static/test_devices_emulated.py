@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter_doctor.devices.manager import DeviceManager
-from vllm_adapter.hostfacts.facts import HostFacts, OsFacts, PciDevice
 from vllm_adapter.contract.manifest import DeviceSection, Manifest
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
-from vllm_adapter_doctor.devices.roles import assign, parse_role
+from vllm_adapter.hostfacts.facts import HostFacts, OsFacts, PciDevice
 from vllm_adapter.settings import AdapterFilter, Settings
+from vllm_adapter_doctor.devices.manager import DeviceManager
+from vllm_adapter_doctor.devices.roles import assign, parse_role
 
 pytestmark = pytest.mark.static
 

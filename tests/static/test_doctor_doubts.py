@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
+from vllm_adapter.hostfacts.facts import Accelerator, CpuSet, HostFacts, NumaNode
 from vllm_adapter_doctor.findings.box import Box
 from vllm_adapter_doctor.findings.counted import counted
 from vllm_adapter_doctor.findings.diagnose import diagnose
 from vllm_adapter_doctor.findings.finding import Finding, Severity
-from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
-from vllm_adapter.hostfacts.facts import Accelerator, CpuSet, HostFacts, NumaNode
 from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static

@@ -12,12 +12,12 @@ import pytest
 from fake_dist import install
 from fake_vllm import SNAPSHOT, install_vllm
 
-from vllm_adapter.contract.codes import CODES
-from vllm_adapter_doctor.findings import vllm_replay
-from vllm_adapter.broker.vllm_drift import compare, renew
-from vllm_adapter.errors import InputError
-from vllm_adapter.broker.vllm_install import VllmInstall
 from vllm_adapter.broker.server import launch
+from vllm_adapter.broker.vllm_drift import compare, renew
+from vllm_adapter.broker.vllm_install import VllmInstall
+from vllm_adapter.contract.codes import CODES
+from vllm_adapter.errors import InputError
+from vllm_adapter_doctor.findings import vllm_replay
 
 pytestmark = pytest.mark.static
 

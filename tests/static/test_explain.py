@@ -10,13 +10,13 @@ import pytest
 
 import vllm_adapter_cpu
 from vllm_adapter import errors
-from vllm_adapter.discovery import distributions
 from vllm_adapter.cli.decisions import Question, answers, sample_cases
 from vllm_adapter.cli.main import main
 from vllm_adapter.contract.codes import CODES
-from vllm_adapter.contract.resolve import Provider
 from vllm_adapter.contract.decision import OperatorEntry
 from vllm_adapter.contract.operators import OPERATORS
+from vllm_adapter.contract.resolve import Provider
+from vllm_adapter.discovery import distributions
 from vllm_adapter.settings import Fallback, Settings
 
 pytestmark = pytest.mark.static

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vllm_adapter_vendors
-from vllm_adapter.contract import codes
 from vllm_adapter.cli.main import main
+from vllm_adapter.contract import codes
 from vllm_adapter.contract.codes import CODES
+from vllm_adapter.errors import InputError
+from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, OsFacts, TorchBuild
 from vllm_adapter_doctor.findings import conditions, faults, register
 from vllm_adapter_doctor.findings.box import Box
 from vllm_adapter_doctor.findings.groups import certain
 from vllm_adapter_doctor.findings.register import all_rules
 from vllm_adapter_doctor.findings.template import places, render
-from vllm_adapter.errors import InputError
-from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, OsFacts, TorchBuild
 from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static

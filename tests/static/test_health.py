@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from vllm_adapter_doctor.serving.before_start import Policy, Start
-from vllm_adapter_doctor.cli.serve_health import devices_used
-from vllm_adapter_doctor.devices.manager import DeviceManager
 from vllm_adapter.errors import DeviceUnhealthy
-from vllm_adapter_doctor.serving.health import family, findings, used
 from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
-from vllm_adapter_doctor.live.health import Reading, can_read, tools_of
 from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter.settings import Settings
+from vllm_adapter_doctor.cli.serve_health import devices_used
+from vllm_adapter_doctor.devices.manager import DeviceManager
+from vllm_adapter_doctor.live.health import Reading, can_read, tools_of
+from vllm_adapter_doctor.serving.before_start import Policy, Start
+from vllm_adapter_doctor.serving.health import family, findings, used
 
 pytestmark = pytest.mark.static
 GIB = 1 << 30

@@ -341,7 +341,7 @@ def test_no_integers(text):
 
 def test_collecting_and_matching_load_nothing_heavy():
     code = (
-        "import sys; from vllm_adapter.host import live, match; facts = live.collect();"
+        "import sys; from vllm_adapter.hostfacts import live, match; facts = live.collect();"
         "match.match([{'os': ['Linux']}], facts);"
         "print(*(m for m in ('torch', 'jsonschema', 'pluggy', 'importlib.metadata',"
         " 'importlib_metadata', 'subprocess', 'platform') if m in sys.modules))"

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_adapter.discovery.probe import isolation
-from vllm_adapter.discovery import registry
 from vllm_adapter.cli.command_help import MAX_LINE, help_line
-from vllm_adapter.discovery.distributions import MAX_POINTS, EntryPoint, satisfies
-from vllm_adapter.files import PACKAGE_BYTES, read_bounded
 from vllm_adapter.contract.manifest import MAX_DESCRIPTORS
+from vllm_adapter.discovery import registry
+from vllm_adapter.discovery.distributions import MAX_POINTS, EntryPoint, satisfies
+from vllm_adapter.discovery.probe import isolation
 from vllm_adapter.discovery.registry import Status
+from vllm_adapter.files import PACKAGE_BYTES, read_bounded
 from vllm_adapter.settings import AdapterFilter, Settings
 
 pytestmark = pytest.mark.static

@@ -19,8 +19,8 @@ from vllm_adapter.hostfacts.facts import (
     PciDevice,
     TorchBuild,
 )
-from vllm_adapter_doctor.devices.inventory import inventory
 from vllm_adapter.hostfacts.known_vendors import BY_PCI, VENDORS, is_integrated, vendor_of
+from vllm_adapter_doctor.devices.inventory import inventory
 
 pytestmark = pytest.mark.static
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter.discovery.probe import isolation
 from vllm_adapter.discovery import registry
+from vllm_adapter.discovery.probe import isolation
+from vllm_adapter.discovery.registry import Status
 from vllm_adapter.errors import InputError
 from vllm_adapter.hostfacts.facts import PciDevice
-from vllm_adapter.discovery.registry import Status
 from vllm_adapter.settings import AdapterFilter, Settings
 
 pytestmark = pytest.mark.static

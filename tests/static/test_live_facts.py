@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import vllm_adapter_schemas
-from vllm_adapter_doctor.cli import facts as facts_command
 from vllm_adapter.cli import main as frame
-from vllm_adapter_doctor.cli import report_option
-from vllm_adapter_doctor.findings.bundle import make_bundle
 from vllm_adapter.errors import InputError, NewerFormat
 from vllm_adapter.hostfacts.device_facts import Accelerator, DeviceProcess
-from vllm_adapter_doctor.report.document import SCHEMA, from_document, from_text, to_document
 from vllm_adapter.hostfacts.facts import HostFacts, OsFacts
-from vllm_adapter.hostfacts.live import collect_all
+from vllm_adapter.hostfacts.software_facts import Line
+from vllm_adapter_doctor.cli import facts as facts_command
+from vllm_adapter_doctor.cli import report_option
+from vllm_adapter_doctor.findings.bundle import make_bundle
+from vllm_adapter_doctor.live.whole import collect_all
+from vllm_adapter_doctor.report.document import SCHEMA, from_document, from_text, to_document
 from vllm_adapter_doctor.report.private import masker, own_names, public
 from vllm_adapter_doctor.report.read import parse_report, read_report
-from vllm_adapter.hostfacts.software_facts import Line
 
 pytestmark = pytest.mark.static
 BOX = HostFacts(
@@ -179,7 +179,7 @@ def test_a_terminal_sees_progress_and_its_end(monkeypatch, capsys):
         told(1, 3)
         return BOX
 
-    monkeypatch.setattr("vllm_adapter.hostfacts.live.collect_all", collected)
+    monkeypatch.setattr("vllm_adapter_doctor.live.whole.collect_all", collected)
     assert report_option.live_facts() == BOX
     said = capsys.readouterr().err
     assert "1 of 3 have answered" in said

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vllm_adapter_doctor.live import os_facts as live_os
 from vllm_adapter.hostfacts._tree import Tree
 from vllm_adapter.hostfacts.device_facts import Link
 from vllm_adapter.hostfacts.facts import Accelerator, Driver, NumaNode, OsFacts, PciDevice
+from vllm_adapter_doctor.live import os_facts as live_os
 from vllm_adapter_doctor.live.devices import read_devices, with_pci
 from vllm_adapter_doctor.live.drivers import read_drivers
 from vllm_adapter_doctor.live.kfd import NODES, read_kfd

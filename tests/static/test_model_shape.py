@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.cli.main import main
+from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter_conformance.models.shape import ModelShape, model_shape
 
 pytestmark = pytest.mark.static

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_adapter.contract import manifest
+from vllm_adapter.contract import manifest, torch_names
 from vllm_adapter.discovery import registry
-from vllm_adapter.contract import torch_names
 from vllm_adapter.errors import ManifestError
 from vllm_adapter.settings import Settings
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from topologies import host, numa
 
 from vllm_adapter.hostfacts.facts import CpuFacts, CpuSet, HostFacts, NumaNode, TorchBuild
-from vllm_adapter_doctor.topology.numa_map import NumaMap, numactl_list, span
 from vllm_adapter_doctor.report.read import parse_report
+from vllm_adapter_doctor.topology.numa_map import NumaMap, numactl_list, span
 from vllm_adapter_doctor.topology.read import build
 
 pytestmark = pytest.mark.static

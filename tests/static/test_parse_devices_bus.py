@@ -7,8 +7,8 @@ from device_samples import read, sample
 
 from vllm_adapter.hostfacts.device_facts import Accelerator, Health
 from vllm_adapter.hostfacts.facts import DeviceNode
-from vllm_adapter_doctor.report.merge import join_accelerators
 from vllm_adapter.hostfacts.pci_ids import ARCHS
+from vllm_adapter_doctor.report.merge import join_accelerators
 
 pytestmark = pytest.mark.static
 

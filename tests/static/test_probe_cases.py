@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from vllm_adapter.contract.manifest import read_manifest
 from vllm_adapter.discovery.descriptors import load_all
 from vllm_adapter_doctor.devices.driver_rules import negotiate
-from vllm_adapter_doctor.report.read import read_report
-from vllm_adapter.contract.manifest import read_manifest
 from vllm_adapter_doctor.devices.recognition import recognise
+from vllm_adapter_doctor.report.read import read_report
 
 pytestmark = pytest.mark.static
 

@@ -11,13 +11,10 @@ import make_boxes
 import pytest
 from fake_dist import install, write_adapter
 
-from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter_doctor.devices.inventory import inventory
-from vllm_adapter.hostfacts.match import match
-from vllm_adapter_doctor.report.read import read_report
 from vllm_adapter.contract.manifest import read_manifest
-from vllm_adapter_doctor.devices.recognition import recognise
 from vllm_adapter.discovery.records import AdapterRecord
+from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter.hostfacts.match import match
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import NotDeclared
 from vllm_adapter_conformance.base.target import Target
@@ -25,6 +22,9 @@ from vllm_adapter_conformance.plan.suite import make_plan
 from vllm_adapter_conformance.rules import registered
 from vllm_adapter_conformance.rules._boxes import boxes
 from vllm_adapter_conformance.run.execution import run_item
+from vllm_adapter_doctor.devices.inventory import inventory
+from vllm_adapter_doctor.devices.recognition import recognise
+from vllm_adapter_doctor.report.read import read_report
 
 pytestmark = pytest.mark.static
 

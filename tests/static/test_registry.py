@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from vllm_adapter.discovery.probe import isolation
-from vllm_adapter.discovery.probe import cache as probe_cache
 from vllm_adapter.discovery import registry
 from vllm_adapter.discovery.adapter import Adapter
 from vllm_adapter.discovery.distributions import satisfies
+from vllm_adapter.discovery.probe import cache as probe_cache
+from vllm_adapter.discovery.probe import isolation
+from vllm_adapter.discovery.records import AdapterRecord
+from vllm_adapter.discovery.registry import Status
 from vllm_adapter.errors import AdapterError
 from vllm_adapter.hostfacts.facts import HostFacts, OsFacts, PciDevice, TorchBuild
 from vllm_adapter.hostfacts.known_vendors import adapters_for
-from vllm_adapter.discovery.records import AdapterRecord
-from vllm_adapter.discovery.registry import Status
 from vllm_adapter.settings import AdapterFilter, Settings
 
 pytestmark = pytest.mark.static
@@ -155,7 +155,7 @@ def test_find_has_a_message_for_each_way_of_not_being_there(site, seen):
     assert "pip install vllm-adapter-raise" in missing.value.hint
     with pytest.raises(AdapterError, match=r"is installed but broken: .*table of devices") as bad:
         registry.find("raises", Settings(), HOST)
-    assert "_probe_child raises" in bad.value.hint
+    assert "probe._child raises" in bad.value.hint
     card = PciDevice("0000:c1:00.0", "9999", "0a01", "0x038000")
     with pytest.raises(AdapterError, match="no adapter for it is installed") as device:
         registry.find("metax", Settings(), HostFacts(os=HOST.os, pci=(card,)))

@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import vllm_adapter_schemas
-from vllm_adapter.contract import capability
-from vllm_adapter.contract import capability_check
-from vllm_adapter.contract import manifest
 from vllm_adapter.cli.checks import schema_faults
+from vllm_adapter.contract import capability, capability_check, manifest
 from vllm_adapter.contract.decision import OperatorEntry
+from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.errors import CapabilityError
 from vllm_adapter.files import schema_version
-from vllm_adapter.contract.operators import OPERATORS
 
 pytestmark = pytest.mark.static
 

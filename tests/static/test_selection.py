@@ -16,14 +16,13 @@ from fake_dist import write_adapter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_adapter.broker import selection
-from vllm_adapter.broker import selection_file
-from vllm_adapter.contract.manifest import read_manifest
-from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter.broker import selection, selection_file
 from vllm_adapter.broker.selection import PLATFORMS, Selection, choose
 from vllm_adapter.broker.selection_file import shared_selection
-from vllm_adapter.settings import Settings
 from vllm_adapter.broker.vllm_install import VllmInstall
+from vllm_adapter.contract.manifest import read_manifest
+from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter.settings import Settings
 
 pytestmark = pytest.mark.static
 

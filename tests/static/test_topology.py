@@ -13,10 +13,10 @@ from topologies import host, numa
 
 from vllm_adapter.hostfacts.device_facts import Link, LinkMatrix
 from vllm_adapter.hostfacts.facts import CpuFacts, HostFacts, OsFacts
-from vllm_adapter_doctor.topology.link_kind import LinkKind, classify
 from vllm_adapter_doctor.report.read import parse_report
-from vllm_adapter_doctor.topology.read import build
 from vllm_adapter_doctor.topology.advice import tensor_groups
+from vllm_adapter_doctor.topology.link_kind import LinkKind, classify
+from vllm_adapter_doctor.topology.read import build
 from vllm_adapter_doctor.topology.types import Topology
 
 pytestmark = pytest.mark.static

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from topologies import host
 
-from vllm_adapter_doctor.cli.drawing import draw
 from vllm_adapter.cli.main import main
+from vllm_adapter_doctor.cli.drawing import draw
 from vllm_adapter_doctor.topology.read import build
 
 pytestmark = pytest.mark.static

@@ -6,8 +6,8 @@ from types import SimpleNamespace as Fake
 
 import pytest
 
-from vllm_adapter.hostfacts.facts import Accelerator
 from vllm_adapter.discovery.torch_devices import torch_devices
+from vllm_adapter.hostfacts.facts import Accelerator
 
 pytestmark = pytest.mark.static
 

@@ -11,13 +11,13 @@ import pytest
 
 import vllm_adapter
 import vllm_adapter_cpu
-from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.cli.checks import check_document
 from vllm_adapter.cli.convert import convert
 from vllm_adapter.cli.main import main
+from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.contract.hooks import NOT_CALLED
-from vllm_adapter.errors import InputError
 from vllm_adapter.contract.hookspecs import HOOKS
+from vllm_adapter.errors import InputError
 
 pytestmark = pytest.mark.static
 

@@ -12,13 +12,9 @@ from jsonschema import Draft202012Validator
 
 import vllm_adapter_schemas
 import vllm_adapter_vendors
-from vllm_adapter.hostfacts import vendor_files
 from vllm_adapter.cli.main import main
-from vllm_adapter_doctor.findings.rule import Box
 from vllm_adapter.errors import InputError
-from vllm_adapter_doctor.live.health import tools_of
-from vllm_adapter_doctor.live.packages import read_environment
-from vllm_adapter_doctor.report.read import parse_report
+from vllm_adapter.hostfacts import vendor_files
 from vllm_adapter.hostfacts.known_vendors import (
     VENDORS,
     by_alias,
@@ -26,6 +22,10 @@ from vllm_adapter.hostfacts.known_vendors import (
     install_command,
     node_globs,
 )
+from vllm_adapter_doctor.findings.rule import Box
+from vllm_adapter_doctor.live.health import tools_of
+from vllm_adapter_doctor.live.packages import read_environment
+from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static
 

@@ -7,16 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from vllm_adapter.contract.manifest import read_manifest
 from vllm_adapter.discovery.descriptors import choose, live_values, load_all, narrowed
+from vllm_adapter.hostfacts.facts import (
+    Accelerator,
+    DeviceNode,
+    Driver,
+    HostFacts,
+    OsFacts,
+    PciDevice,
+)
+from vllm_adapter.hostfacts.known_vendors import VENDORS
+from vllm_adapter.hostfacts.match import match
+from vllm_adapter_conformance.rules.l0_hardware import ASSUMED_SHARE, kinds
 from vllm_adapter_doctor.devices.driver_decision import Outcome
 from vllm_adapter_doctor.devices.driver_rules import negotiate
 from vllm_adapter_doctor.devices.driver_tables import NVIDIA_MINIMUM, ROCM_DRIVERS
-from vllm_adapter.hostfacts.facts import Accelerator, DeviceNode, Driver, HostFacts, OsFacts, PciDevice
-from vllm_adapter.hostfacts.match import match
-from vllm_adapter.hostfacts.known_vendors import VENDORS
-from vllm_adapter.contract.manifest import read_manifest
 from vllm_adapter_doctor.devices.recognition import recognise
-from vllm_adapter_conformance.rules.l0_hardware import ASSUMED_SHARE, kinds
 
 pytestmark = pytest.mark.static
 

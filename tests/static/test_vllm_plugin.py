@@ -10,8 +10,8 @@ import importlib_metadata
 import pytest
 
 from vllm_adapter.broker import plugin as vllm_plugin
-from vllm_adapter.errors import DeviceRefused, UnsupportedCase, VllmAdapterError
 from vllm_adapter.broker.selection import PLATFORMS, Considered, Selection
+from vllm_adapter.errors import DeviceRefused, UnsupportedCase, VllmAdapterError
 
 pytestmark = pytest.mark.static
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from fake_dist import write_adapter
 
+from vllm_adapter.broker.vllm_install import VllmInstall
 from vllm_adapter.contract.manifest import read_manifest
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
-from vllm_adapter.broker.vllm_install import VllmInstall
 
 MACHINE = {"machine": ["x86_64", "aarch64"]}
 BUILDS = {

@@ -35,7 +35,7 @@ class NewerFormat(UserWarning):
 class VllmAdapterError(RuntimeError):
     """Base of all. `str()` is one sentence about what was seen, then the next step.
 
-    `code` is a key of `vllm_adapter.contract.codes.CODES`; `vllm-adapter explain CODE` prints its page.
+    `code` is a key of `contract.codes.CODES`; `vllm-adapter explain CODE` prints its page.
     """
 
     code: str = "VA0001"

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.contract.capability import load_capability
-from vllm_adapter.errors import AdapterError, InputError
 from vllm_adapter.discovery.library_devices import library_file
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter.errors import AdapterError, InputError
 from vllm_adapter.settings import Settings
 
 if TYPE_CHECKING:

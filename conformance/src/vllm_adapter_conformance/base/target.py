@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_adapter.discovery.adapter import Adapter
 from vllm_adapter.contract.capability import Capability
+from vllm_adapter.discovery.adapter import Adapter
+from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.errors import NoSuchDevice
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.settings import Settings
 from vllm_adapter_conformance.base.emulation import Emulator
 

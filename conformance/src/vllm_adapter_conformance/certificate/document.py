@@ -12,10 +12,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from vllm_adapter.broker.vllm_install import DISTRIBUTIONS
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import read_json, write_atomic
 from vllm_adapter.settings import VARIABLES
-from vllm_adapter.broker.vllm_install import DISTRIBUTIONS
 from vllm_adapter_conformance.base.rule import MODELS, SERVING, Counters, Rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.certificate import claims, mustpass

@@ -51,11 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 if the level is reached."""
-    from vllm_adapter_doctor.serving.before_start import look_at
     from vllm_adapter.cli.output import emit_json, warn
     from vllm_adapter_conformance.plan.find_target import find_target
     from vllm_adapter_conformance.run.reproduce import write_all
     from vllm_adapter_conformance.run.runner import Order, run_suite
+    from vllm_adapter_doctor.serving.before_start import look_at
 
     # Asked first, so that what is missing is a sentence of ours and not of pytest.
     find_target(args.name, args.level, device=args.device, seed=args.seed, emulate=args.emulate)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm_adapter.contract.capability import Capability
-from vllm_adapter.contract.resolve import Provider, Resolution, resolve
 from vllm_adapter.contract.decision import (
     Accept,
     Decision,
@@ -23,8 +22,9 @@ from vllm_adapter.contract.decision import (
     decide,
     holds,
 )
-from vllm_adapter.errors import CapabilityError
 from vllm_adapter.contract.operators import DTYPES, OPERATORS, Fact, FactValue, Operator
+from vllm_adapter.contract.resolve import Provider, Resolution, resolve
+from vllm_adapter.errors import CapabilityError
 from vllm_adapter.settings import Fallback, Settings
 from vllm_adapter_conformance.base.rule import Case, NotDeclared
 from vllm_adapter_conformance.base.target import Target

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
-from vllm_adapter.errors import AdapterError, InputError, SettingError
-from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.discovery.registry import find, host_for, located, scan
+from vllm_adapter.errors import AdapterError, InputError, SettingError
+from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.settings import Settings
 from vllm_adapter_conformance.base.emulation import LEVEL, emulated_record, emulator_of
 from vllm_adapter_conformance.base.rule import MODELS, SERVING

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from vllm_adapter.errors import InputError
-from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.broker.selection import choose
-from vllm_adapter.settings import AdapterFilter, Settings
 from vllm_adapter.broker.vllm_install import find_vllm
+from vllm_adapter.discovery.records import AdapterRecord
+from vllm_adapter.errors import InputError
+from vllm_adapter.settings import AdapterFilter, Settings
 
 TESTED: Final = "0.32"
 """The release whose engines and metrics the rules of L4 read."""

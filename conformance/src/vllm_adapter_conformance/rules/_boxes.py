@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from vllm_adapter.contract.manifest import Manifest
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.known_vendors import VENDORS
-from vllm_adapter.contract.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

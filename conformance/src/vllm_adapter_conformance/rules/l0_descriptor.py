@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from vllm_adapter.contract.capability import load_capability
 from vllm_adapter.contract.decision import LIBRARY, library_fault
-from vllm_adapter.errors import CapabilityError
 from vllm_adapter.contract.dotted import look
+from vllm_adapter.errors import CapabilityError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.base.target import Target

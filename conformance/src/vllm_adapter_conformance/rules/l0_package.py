@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.contract.hooks import not_called, only_not_called
 from vllm_adapter.contract.dotted import may_implement
+from vllm_adapter.contract.hooks import not_called, only_not_called
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, once, rule
 from vllm_adapter_conformance.base.target import Target
@@ -51,8 +51,8 @@ def if_plugin(target: Target) -> Iterator[Case | NotDeclared]:
 def check_manifest_schema(bench: Bench, case: Case) -> None:
     """Holds the file against the JSON Schema and against the checks of discovery."""
     from vllm_adapter.cli.checks import check_document
-    from vllm_adapter.files import read_json
     from vllm_adapter.contract.manifest import check_manifest
+    from vllm_adapter.files import read_json
 
     file = package(bench.target) / "adapter.json"
     raw = read_json(file, "the manifest")

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
-from vllm_adapter.hostfacts.match import match
-from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter.contract.manifest import Manifest
-from vllm_adapter_doctor.devices.recognition import recognise
+from vllm_adapter.hostfacts.known_vendors import VENDORS
+from vllm_adapter.hostfacts.match import match
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules._boxes import Box, boxes
 from vllm_adapter_conformance.rules._inspection import inspect
 from vllm_adapter_conformance.rules.l0_hardware import no_accelerator
+from vllm_adapter_doctor.devices.recognition import recognise
 
 OWN: Final = "own"
 _WHY: Final = (

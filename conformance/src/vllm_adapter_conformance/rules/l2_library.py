@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter.contract.operators import DTYPES, OPERATORS
+from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.base.target import Target

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.contract.decision import Reject, decide, holds
-from vllm_adapter.errors import UnsupportedCase
 from vllm_adapter.contract.operators import OPERATORS
+from vllm_adapter.errors import UnsupportedCase
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.base.target import Target

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter.contract.operators import OPERATORS
+from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, Observation, once, rule
 from vllm_adapter_conformance.ops.cases import base_cases, declared

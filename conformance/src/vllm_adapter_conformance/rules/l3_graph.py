@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter.contract.operators import DTYPES
+from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
 from vllm_adapter_conformance.base.target import Target

@@ -15,10 +15,10 @@ import os
 import sys
 from typing import Any, Final
 
-from vllm_adapter.discovery.adapter import one_line
-from vllm_adapter.errors import DeviceRefused
 from vllm_adapter.broker.selection import PLATFORMS, Selection
 from vllm_adapter.broker.selection_file import shared_selection
+from vllm_adapter.discovery.adapter import one_line
+from vllm_adapter.errors import DeviceRefused
 from vllm_adapter.settings import Fallback, Settings
 
 NAME: Final = "vllm_adapter"

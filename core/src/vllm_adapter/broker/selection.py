@@ -22,10 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from vllm_adapter.hostfacts.known_vendors import BY_PCI, matches_build
-from vllm_adapter.discovery.records import AdapterRecord, Status
-from vllm_adapter.settings import Fallback, Settings
 from vllm_adapter.broker.vllm_install import VllmInstall, find_vllm
+from vllm_adapter.discovery.records import AdapterRecord, Status
+from vllm_adapter.hostfacts.known_vendors import BY_PCI, matches_build
+from vllm_adapter.settings import Fallback, Settings
 
 PLATFORMS: Final = "vllm_adapter.engine.integrations.vllm.platforms"
 _NATIVE: Final[Mapping[str, str]] = {

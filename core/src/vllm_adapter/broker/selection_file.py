@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.broker import selection
+from vllm_adapter.broker.selection import Selection, settings_that_matter
+from vllm_adapter.broker.vllm_install import find_vllm
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import read_json, write_atomic
-from vllm_adapter.broker.selection import Selection, settings_that_matter
 from vllm_adapter.settings import Settings
-from vllm_adapter.broker.vllm_install import find_vllm
 
 VARIABLE: Final = "VA_SELECTION"
 MARK: Final = "_VA_SELECTION_OF_THIS_TREE"

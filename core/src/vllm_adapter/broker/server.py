@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from vllm_adapter.broker.vllm_install import VllmInstall
 from vllm_adapter.discovery.probe import cache as probe_cache
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import write_atomic
-from vllm_adapter.broker.vllm_install import VllmInstall
 
 MODULE: Final = "vllm.entrypoints.cli.main"
 """What the console script `vllm` calls.

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from vllm_adapter.broker.vllm_install import VllmInstall, find_vllm
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import read_json, write_atomic
-from vllm_adapter.broker.vllm_install import VllmInstall, find_vllm
 
 SNAPSHOTS: Final = Path(__file__).parents[1] / "engine/integrations/vllm"
 _SNAPSHOT: Final = re.compile(r"signatures-(\d+)\.(\d+)\.json")

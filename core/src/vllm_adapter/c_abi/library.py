@@ -199,7 +199,8 @@ def load(path: Path) -> ctypes.CDLL:
 
 def by_hand(path: Path) -> str:
     """The command that shows a library's crash or hang without our guards."""
-    return f"python -X faulthandler -m vllm_adapter.discovery.probe._library_child {shlex.quote(str(path))}"
+    child = "vllm_adapter.discovery.probe._library_child"
+    return f"python -X faulthandler -m {child} {shlex.quote(str(path))}"
 
 
 def _text(raw: bytes | None) -> str:

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from vllm_adapter.cli.checks import Checked, SchemaFault, check_document, read_document
 from vllm_adapter.cli.packages import MANIFEST
-from vllm_adapter.contract.hooks import not_called, only_not_called
 from vllm_adapter.contract.decision import LIBRARY, library_fault
-from vllm_adapter.files import read_json, shown
 from vllm_adapter.contract.dotted import look, marked_methods
+from vllm_adapter.contract.hooks import not_called, only_not_called
+from vllm_adapter.files import read_json, shown
 
 _KEYS: Final = ("run", "plan", "prepare_weights", "supports")
 _MEANING: Final = (

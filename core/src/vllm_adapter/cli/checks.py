@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from vllm_adapter.contract import capability
 from vllm_adapter.contract.capability_check import escaped
+from vllm_adapter.contract.manifest import check_torch_names
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import PACKAGE_BYTES, read_json, schema_version, shown
-from vllm_adapter.contract.manifest import check_torch_names
 
 KINDS: Final = ("manifest", "capability", "certificate")
 _TYPE_WORDS: Final = {"object": "an object", "array": "a list", "string": "text", "null": "null"}

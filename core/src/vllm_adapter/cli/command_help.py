@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from vllm_adapter.cli.output import clean
+from vllm_adapter.contract.dotted import find_module
 from vllm_adapter.discovery.distributions import EntryPoint
 from vllm_adapter.files import PACKAGE_BYTES, read_bounded
-from vllm_adapter.contract.dotted import find_module
 
 MAX_LINE: Final = 120
 _ASSIGNED: Final = re.compile(r"HELP *(:[^=\n]{0,60})?=(?!=)")

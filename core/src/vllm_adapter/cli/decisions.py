@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm_adapter.contract.capability import Capability
+from vllm_adapter.contract.decision import Accept, OperatorEntry, Reject, decide, holds
+from vllm_adapter.contract.operators import FactValue, Operator
 from vllm_adapter.contract.resolve import (
     GENERIC,
     RANKS,
@@ -22,8 +24,6 @@ from vllm_adapter.contract.resolve import (
     Verdict,
     resolve,
 )
-from vllm_adapter.contract.decision import Accept, OperatorEntry, Reject, decide, holds
-from vllm_adapter.contract.operators import FactValue, Operator
 from vllm_adapter.settings import Settings
 
 Case = dict[str, FactValue]

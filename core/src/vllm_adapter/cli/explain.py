@@ -15,9 +15,9 @@ from vllm_adapter.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vllm_adapter.contract.capability import Capability
     from vllm_adapter.cli.decisions import Answer, Question
     from vllm_adapter.cli.questions import Subject
+    from vllm_adapter.contract.capability import Capability
     from vllm_adapter.contract.operators import Operator
     from vllm_adapter.settings import Settings
 
@@ -148,9 +148,9 @@ def _diff(
     operators: Sequence[Operator],
     settings: Settings,
 ) -> int:
-    from vllm_adapter.contract.capability import load_capability
     from vllm_adapter.cli.decisions import answers, case_text, changes, entries_for
     from vllm_adapter.cli.questions import questions
+    from vllm_adapter.contract.capability import load_capability
 
     new = load_capability(Path(args.diff))
     old = _same_arch(capabilities, new, args.key)
@@ -197,9 +197,9 @@ def _same_arch(found: Sequence[Capability], new: Capability, name: str) -> Capab
 
 def _subject(key: str, settings: Settings) -> tuple[Subject, list[Capability]]:
     """An adapter and its descriptors, or the one that VA_CAPABILITY puts in their place."""
-    from vllm_adapter.contract.capability import load_capability
     from vllm_adapter.cli.packages import manifest_in, resolve
     from vllm_adapter.cli.questions import Subject
+    from vllm_adapter.contract.capability import load_capability
     from vllm_adapter.contract.manifest import read_manifest
 
     folder = _folder(resolve(key))

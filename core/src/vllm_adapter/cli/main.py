@@ -24,9 +24,9 @@ from typing import Any, Final, NoReturn
 from vllm_adapter import __version__
 from vllm_adapter.cli import owners, streams
 from vllm_adapter.cli.output import clean, error_line, warn
+from vllm_adapter.contract.operators import operator
 from vllm_adapter.discovery.distributions import EntryPoint, entry_points
 from vllm_adapter.errors import InputError, VllmAdapterError
-from vllm_adapter.contract.operators import operator
 from vllm_adapter.settings import Settings
 
 GROUP: Final = "vllm_adapter.commands"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.cli.output import clean, emit_json
+from vllm_adapter.contract.manifest import RESERVED_NAMES, check_name, check_torch_names
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import shown
-from vllm_adapter.contract.manifest import RESERVED_NAMES, check_name, check_torch_names
 
 HELP: Final = "write a new adapter project: manifest, descriptor and kernels"
 EXAMPLE: Final = """\

@@ -6,8 +6,8 @@ import difflib
 from pathlib import Path
 from typing import Final
 
-from vllm_adapter.errors import AdapterError, InputError
 from vllm_adapter.contract.manifest import NAME
+from vllm_adapter.errors import AdapterError, InputError
 
 MANIFEST: Final = "adapter.json"
 

@@ -6,21 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vllm_adapter.discovery.adapter import Adapter
-from vllm_adapter.contract.capability import Capability, load_capability
 from vllm_adapter.cli.decisions import Question
 from vllm_adapter.cli.output import warn
-from vllm_adapter.discovery.probe.library import LibraryFacts, check_library
-from vllm_adapter.contract.resolve import Candidate, Check, Provider
+from vllm_adapter.contract.capability import Capability, load_capability
 from vllm_adapter.contract.decision import Reject, library_refusal
-from vllm_adapter.errors import AdapterError, LibraryError
-from vllm_adapter.discovery.kernels_only import beside, descriptor_for, provider_of
-from vllm_adapter.discovery.library_devices import library_file
+from vllm_adapter.contract.dotted import may_implement
 from vllm_adapter.contract.manifest import Manifest
 from vllm_adapter.contract.operators import Operator
-from vllm_adapter.contract.dotted import may_implement
+from vllm_adapter.contract.resolve import Candidate, Check, Provider
+from vllm_adapter.discovery.adapter import Adapter
+from vllm_adapter.discovery.kernels_only import beside, descriptor_for, provider_of
+from vllm_adapter.discovery.library_devices import library_file
+from vllm_adapter.discovery.probe.library import LibraryFacts, check_library
 from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.discovery.registry import discover, host_for, remembered, scan
+from vllm_adapter.errors import AdapterError, LibraryError
 from vllm_adapter.settings import AdapterFilter, Settings
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.cli import streams
 from vllm_adapter.cli.output import emit_json, warn
-from vllm_adapter.errors import InputError
 from vllm_adapter.contract.operators import DTYPES
+from vllm_adapter.discovery.distributions import entry_points
+from vllm_adapter.errors import InputError
 
 if TYPE_CHECKING:
     from vllm_adapter.contract.decision import OperatorEntry
@@ -74,7 +75,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
     """The answer with who ran what; without --json, its text is printed while it is made."""
-    from vllm_adapter_doctor.serving.before_start import look_at
     from vllm_adapter.engine.blame import kernels_blamed
     from vllm_adapter.engine.device import open_device
     from vllm_adapter.engine.integrations.transformers import adapt
@@ -82,7 +82,10 @@ def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
     from vllm_adapter.engine.integrations.transformers.load import load
     from vllm_adapter.engine.runtime import typed_out_of_memory
 
-    look_at(args.adapter, args.device, warn)
+    # The doctor, where it is installed, looks at the device's health first.
+    for point in entry_points("vllm_adapter.before_open"):
+        if point.distribution == "vllm-adapter-doctor":
+            point.load()(args.adapter, args.device, warn)
     opened = open_device(args.adapter, args.device)
     dtype = _dtype(args, opened)
     _say_size(args.model, dtype)

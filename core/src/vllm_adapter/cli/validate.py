@@ -93,8 +93,8 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
         return
     from vllm_adapter.cli.packages import manifest_in
-    from vllm_adapter.errors import ManifestError
     from vllm_adapter.contract.manifest import read_manifest
+    from vllm_adapter.errors import ManifestError
 
     manifest = manifest_in(path)
     yield manifest

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from vllm_adapter.contract.capability_check import UNIT_DTYPES, Checker, Fault, escaped
 from vllm_adapter.contract.decision import OperatorEntry
+from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.errors import CapabilityError, NewerFormat
 from vllm_adapter.files import PACKAGE_BYTES, read_json, schema_version, shown
-from vllm_adapter.contract.operators import OPERATORS
 
 SCHEMA_NAME: Final = "vllm-adapter/capability"
 SCHEMA_VERSION: Final = (1, 0)

@@ -13,9 +13,9 @@ from dataclasses import fields
 from typing import Any, Final
 
 from vllm_adapter.contract.decision import OperatorEntry, Rule
-from vllm_adapter.files import shown
 from vllm_adapter.contract.manifest import DOTTED, TORCH_TYPE, check_match
 from vllm_adapter.contract.operators import DTYPES, OPERATORS, PHASES, Fact
+from vllm_adapter.files import shown
 
 SUPPORT: Final = ("full", "versioned", "not_implemented", "unsupported", "unknown")
 SOURCES: Final = ("measured", "queried", "datasheet", "assumed")

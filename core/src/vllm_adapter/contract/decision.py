@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_adapter.errors import AdapterError
 from vllm_adapter.contract.operators import FactValue, Operator
+from vllm_adapter.errors import AdapterError
 
 Rule = tuple[FactValue, ...] | Mapping[str, float]
 """What `limits` says of one fact: one of these values, or bounds (min, max, multiple_of)."""

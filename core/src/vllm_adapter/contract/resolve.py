@@ -12,9 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from vllm_adapter.contract.capability import Capability
-from vllm_adapter.contract.decision import Accept, Decision, OperatorEntry, Reject, decide, headline
-from vllm_adapter.errors import AdapterError, SettingError
+from vllm_adapter.contract.decision import (
+    Accept,
+    Decision,
+    OperatorEntry,
+    Reject,
+    decide,
+    headline,
+)
 from vllm_adapter.contract.operators import DTYPES, OPERATORS, FactValue, Operator, operator
+from vllm_adapter.errors import AdapterError, SettingError
 from vllm_adapter.settings import Fallback, Settings
 
 Facts = Mapping[str, FactValue]

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vllm_adapter.contract.capability import Capability, load_capability
-from vllm_adapter.errors import AdapterError, CapabilityError, VllmAdapterError
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord
+from vllm_adapter.errors import AdapterError, CapabilityError, VllmAdapterError
 
 if TYPE_CHECKING:
     import pluggy

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from vllm_adapter.contract.capability import Capability, ComputeUnit, load_capability
+from vllm_adapter.contract.manifest import MAX_DESCRIPTORS, Manifest
 from vllm_adapter.errors import CapabilityError
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, PciDevice
 from vllm_adapter.hostfacts.match import match
-from vllm_adapter.contract.manifest import MAX_DESCRIPTORS, Manifest
 
 _MATRIX: Final = ("float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8", "float32")
 """The dtypes whose unit count is compared with the live one, best first."""

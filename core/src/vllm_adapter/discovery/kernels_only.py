@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vllm_adapter.discovery.adapter import Adapter
 from vllm_adapter.contract.capability import Capability
+from vllm_adapter.contract.manifest import Manifest
 from vllm_adapter.contract.marks import entries_of
 from vllm_adapter.contract.resolve import Provider
+from vllm_adapter.discovery.adapter import Adapter
 from vllm_adapter.discovery.descriptors import choose, load_all
-from vllm_adapter.errors import VllmAdapterError
-from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
-from vllm_adapter.contract.manifest import Manifest
 from vllm_adapter.discovery.records import AdapterRecord, Status
 from vllm_adapter.discovery.registry import host_for, located, probe, remembered, scan
+from vllm_adapter.errors import VllmAdapterError
+from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
 from vllm_adapter.settings import Settings
 
 

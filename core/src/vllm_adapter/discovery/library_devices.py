@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vllm_adapter.c_abi.library import DeviceInfo
-from vllm_adapter.hostfacts.facts import Accelerator
 from vllm_adapter.contract.manifest import Manifest
+from vllm_adapter.hostfacts.facts import Accelerator
 from vllm_adapter.settings import Settings
 
 

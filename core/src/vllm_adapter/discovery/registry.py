@@ -16,12 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter import __version__
-from vllm_adapter.discovery.probe import cache as probe_cache
-from vllm_adapter.discovery.distributions import EntryPoint, entry_points, satisfies
-from vllm_adapter.errors import AdapterError, ManifestError
-from vllm_adapter.files import PACKAGE_BYTES, read_json, shown
-from vllm_adapter.hostfacts.match import match, why_not
-from vllm_adapter.hostfacts.known_vendors import adapters_for, how_to_serve, install_command
 from vllm_adapter.contract.manifest import (
     API_VERSION,
     MAX_NAME,
@@ -30,11 +24,17 @@ from vllm_adapter.contract.manifest import (
     check_name,
     read_manifest,
 )
+from vllm_adapter.discovery.distributions import EntryPoint, entry_points, satisfies
+from vllm_adapter.discovery.probe import cache as probe_cache
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter.errors import AdapterError, ManifestError
+from vllm_adapter.files import PACKAGE_BYTES, read_json, shown
+from vllm_adapter.hostfacts.known_vendors import adapters_for, how_to_serve, install_command
+from vllm_adapter.hostfacts.match import match, why_not
 
 if TYPE_CHECKING:
-    from vllm_adapter.hostfacts.facts import HostFacts
     from vllm_adapter.discovery.probe.isolation import Death
+    from vllm_adapter.hostfacts.facts import HostFacts
     from vllm_adapter.settings import Settings
 
 __all__ = [

@@ -10,9 +10,13 @@ from typing import Final
 
 import torch
 
-from vllm_adapter.discovery.adapter import Adapter
 from vllm_adapter.contract.capability import Capability
+from vllm_adapter.discovery.adapter import Adapter
+from vllm_adapter.discovery.kernels_only import beside, provider_of
+from vllm_adapter.discovery.library_devices import library_file
 from vllm_adapter.discovery.probe.library import open_library
+from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord
+from vllm_adapter.discovery.registry import find
 from vllm_adapter.engine.ops.c_library import serve
 from vllm_adapter.engine.ops.library import refuse_foreign
 from vllm_adapter.engine.ops.providers import PROVIDERS
@@ -20,10 +24,6 @@ from vllm_adapter.engine.runtime import FrameworkRuntime, RuntimeAdapter
 from vllm_adapter.engine.runtime.c_library import ClibRuntime
 from vllm_adapter.engine.runtime.device_from_clib import enable
 from vllm_adapter.errors import AdapterError, DeviceRefused, LibraryError, NoSuchDevice
-from vllm_adapter.discovery.kernels_only import beside, provider_of
-from vllm_adapter.discovery.library_devices import library_file
-from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord
-from vllm_adapter.discovery.registry import find
 from vllm_adapter.settings import Settings
 
 _log = logging.getLogger("vllm_adapter.ops")

@@ -2,7 +2,7 @@
 
 `collect` takes a few milliseconds and starts no child process: everything comes from sysfs,
 procfs and /dev. Where those are not there (another system, a locked-down container) the facts say
-less, and `HostFacts.unknown` says what is missing. `collect_all` reads further files and asks the
+less, and `HostFacts.unknown` says what is missing. The doctor reads further files and asks the
 vendors' tools.
 """
 
@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,14 +28,11 @@ from vllm_adapter.hostfacts.facts import (
     PciDevice,
     TorchBuild,
 )
-from vllm_adapter.hostfacts.torch_build import installed_torch_build
 from vllm_adapter.hostfacts.known_vendors import node_globs as vendor_globs
+from vllm_adapter.hostfacts.torch_build import installed_torch_build
 
 _RENDER: Final = "/dev/dri/renderD*"
 """The kernel's own nodes, which several vendors' devices have."""
-
-TIMEOUT_S: Final = 5.0
-"""What each tool has before it is ended; all run at once, so that together they have no more."""
 
 _PCI: Final = "/sys/bus/pci/devices"
 _CPU: Final = "/sys/devices/system/cpu"
@@ -68,26 +65,6 @@ def collect(root: Path = Path("/"), *, node_globs: Sequence[str] = ()) -> HostFa
         python=sys.version.split()[0],
         torch=_torch(tree),
         unknown=tuple(tree.unknown),
-    )
-
-
-def collect_all(
-    root: Path = Path("/"),
-    *,
-    timeout_s: float = TIMEOUT_S,
-    node_globs: Sequence[str] = (),
-    told: Callable[[int, int], None] = lambda done, total: None,
-) -> HostFacts:
-    """Everything that this machine says of itself, its vendors' tools included; never raises.
-
-    As `collect`; the tools are those of this process's PATH. They run side by side, each in a
-    child process that is ended after `timeout_s` seconds. Files are believed over tools. `told` is
-    called at each tool's end with how many have ended, and of how many.
-    """
-    from vllm_adapter_doctor.live.whole import complete
-
-    return complete(
-        collect(root, node_globs=node_globs), Tree(root), timeout_s=timeout_s, told=told
     )
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from vllm_adapter.contract.manifest import check_match
 from vllm_adapter.errors import ManifestError
 from vllm_adapter.hostfacts.facts import HostFacts, PciDevice
 from vllm_adapter.hostfacts.known_vendors import BY_PCI
-from vllm_adapter.contract.manifest import check_match
 
 _MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 _PCI_KEYS: Final = ("pci_vendor", "pci_device", "pci_class")

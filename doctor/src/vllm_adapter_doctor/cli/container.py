@@ -82,8 +82,8 @@ def _nothing(choice: Choice, as_json: bool) -> int:
 
 
 def _show(order: Order, choice: Choice, args: argparse.Namespace) -> None:
-    from vllm_adapter_doctor.containers.pod import pod, pod_notes, to_yaml
     from vllm_adapter_doctor.containers.flags import command, notes, run_flags
+    from vllm_adapter_doctor.containers.pod import pod, pod_notes, to_yaml
 
     said: tuple[str, ...] = notes(order, args.engine)
     if args.engine == "k8s":

@@ -12,9 +12,9 @@ from vllm_adapter_doctor.cli.report_option import add_report, host_facts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vllm_adapter_doctor.devices.terms import Terms
     from vllm_adapter_doctor.devices.manager import Candidate, Choice, DeviceManager
     from vllm_adapter_doctor.devices.roles import Role
+    from vllm_adapter_doctor.devices.terms import Terms
 
 HELP: Final = "show the devices of this box or of a report, which are used, and why not the others"
 EXAMPLE: Final = """\
@@ -65,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the devices, the choice and the roles; see EXAMPLE for the exit code."""
-    from vllm_adapter_doctor.devices.terms import terms
     from vllm_adapter.errors import InputError
     from vllm_adapter_doctor.devices.roles import assign, parse_role
+    from vllm_adapter_doctor.devices.terms import terms
 
     sizes = {"weights": args.weight_bytes, "kv": args.kv_bytes}
     if min(sizes.values()) < 0:
@@ -110,8 +110,8 @@ def device_manager(args: argparse.Namespace) -> DeviceManager:
         InputError: the report, or a VA_* variable, cannot be read.
     """
     from vllm_adapter.discovery import registry
-    from vllm_adapter_doctor.devices.manager import DeviceManager
     from vllm_adapter.settings import Settings
+    from vllm_adapter_doctor.devices.manager import DeviceManager
 
     settings = Settings.from_environ()
     records = registry.scan(settings)

@@ -6,15 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_adapter_doctor.cli.findings import print_findings
 from vllm_adapter.cli.output import clean, emit_json, warn
+from vllm_adapter_doctor.cli.findings import print_findings
 from vllm_adapter_doctor.cli.report_option import add_report, host_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vllm_adapter_doctor.findings.finding import Finding
     from vllm_adapter.hostfacts.facts import HostFacts
+    from vllm_adapter_doctor.findings.finding import Finding
 
 HELP: Final = "find what is wrong with this machine, a pasted report, or the installed vLLM"
 EXAMPLE: Final = """\
@@ -83,9 +83,9 @@ def _of_adapters(facts: HostFacts, *, live: bool) -> Sequence[Finding]:
     One that cannot be asked is named on stderr.
     """
     from vllm_adapter.discovery import registry
+    from vllm_adapter.settings import Settings
     from vllm_adapter_doctor.findings.adapters import ask
     from vllm_adapter_doctor.findings.installed import findings as of_records
-    from vllm_adapter.settings import Settings
 
     records = registry.scan(Settings.from_environ())
     findings, failed = ask(records, facts)

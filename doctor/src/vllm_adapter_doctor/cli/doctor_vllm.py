@@ -6,9 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from vllm_adapter_doctor.cli.findings import print_findings
 from vllm_adapter.cli.output import clean, emit_json, table
 from vllm_adapter.errors import InputError
+from vllm_adapter_doctor.cli.findings import print_findings
 
 if TYPE_CHECKING:
     from vllm_adapter_doctor.findings.finding import Finding
@@ -21,12 +21,12 @@ def inspect(*, as_json: bool) -> int:
     Raises:
         InputError: vLLM is not installed for this Python.
     """
+    from vllm_adapter.broker.selection import select
     from vllm_adapter.broker.vllm_drift import compare
+    from vllm_adapter.broker.vllm_install import find_vllm
+    from vllm_adapter.settings import Settings
     from vllm_adapter_doctor.findings.vllm_replay import replay
     from vllm_adapter_doctor.findings.vllm_rules import Seen, diagnose
-    from vllm_adapter.broker.selection import select
-    from vllm_adapter.settings import Settings
-    from vllm_adapter.broker.vllm_install import find_vllm
 
     vllm = find_vllm()
     if vllm is None:

@@ -38,8 +38,8 @@ def live_facts() -> HostFacts:
     A terminal sees on stderr how many tools have answered.
     """
     from vllm_adapter.discovery import registry
-    from vllm_adapter.hostfacts.live import collect_all
     from vllm_adapter.settings import Settings
+    from vllm_adapter_doctor.live.whole import collect_all
 
     globs = registry.node_globs(registry.scan(Settings.from_environ()))
     if not sys.stderr.isatty():

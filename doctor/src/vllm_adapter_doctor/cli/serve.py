@@ -8,15 +8,15 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.cli.output import clean, emit_json
+from vllm_adapter.errors import DeviceRefused, InputError
 from vllm_adapter_doctor.cli.serve_health import add_health, prepare
 from vllm_adapter_doctor.cli.serve_health import start as start_server
-from vllm_adapter.errors import DeviceRefused, InputError
 
 if TYPE_CHECKING:
     from vllm_adapter.broker.selection import Selection
-    from vllm_adapter.settings import Settings
-    from vllm_adapter.broker.vllm_install import VllmInstall
     from vllm_adapter.broker.server import Launch
+    from vllm_adapter.broker.vllm_install import VllmInstall
+    from vllm_adapter.settings import Settings
 
 HELP: Final = "start vLLM's server on the adapter that serves this machine"
 EXAMPLE: Final = """\
@@ -41,9 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the choice, the environment and the command; then starts the server."""
     from vllm_adapter.broker.selection import select
-    from vllm_adapter.settings import Settings
-    from vllm_adapter.broker.vllm_install import find_vllm
     from vllm_adapter.broker.server import launch
+    from vllm_adapter.broker.vllm_install import find_vllm
+    from vllm_adapter.settings import Settings
 
     if args.json and not args.dry_run:
         raise InputError("--json needs --dry-run", hint="a server's output is no JSON document")
@@ -80,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
 def _refuse(settings: Settings, selection: Selection, vllm: VllmInstall) -> None:
     """Refuses at once what the server would refuse after a while: a build for the CPU, and no
     platform but vLLM's own."""
-    from vllm_adapter.discovery.distributions import entry_points
     from vllm_adapter.broker.plugin import NAME
+    from vllm_adapter.discovery.distributions import entry_points
 
     required = settings.require_device
     if required in (None, "cpu") or selection.platform is not None or vllm.build != "cpu":

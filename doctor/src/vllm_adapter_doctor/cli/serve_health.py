@@ -15,9 +15,9 @@ from vllm_adapter.cli.output import clean
 from vllm_adapter.errors import InputError
 
 if TYPE_CHECKING:
-    from vllm_adapter_doctor.serving.before_start import Ready
-    from vllm_adapter_doctor.live.health import Reading
     from vllm_adapter.broker.server import Launch
+    from vllm_adapter_doctor.live.health import Reading
+    from vllm_adapter_doctor.serving.before_start import Ready
 
 POLICIES: Final = ("warn", "wait", "other", "fail")
 _SIZES: Final = {
@@ -149,10 +149,10 @@ def start(plan: Plan, watch_s: float) -> int:
     sys.stdout.flush()
     if plan.ready is None or not plan.ready.used.devices or not watch_s:
         os.execvpe(argv[0], argv, environ)
-    from vllm_adapter_doctor.serving.health import family
-    from vllm_adapter_doctor.serving.watch import Watch, Watcher
     from vllm_adapter_doctor.live.health import read_health
+    from vllm_adapter_doctor.serving.health import family
     from vllm_adapter_doctor.serving.supervised import Supervised
+    from vllm_adapter_doctor.serving.watch import Watch, Watcher
 
     server = Supervised(argv, environ)
 

@@ -6,8 +6,8 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.cli.output import clean, colour, emit_json, table
-from vllm_adapter_doctor.cli.report_option import add_report, host_facts
 from vllm_adapter.errors import InputError
+from vllm_adapter_doctor.cli.report_option import add_report, host_facts
 
 if TYPE_CHECKING:
     from vllm_adapter_doctor.topology.numa_map import NumaMap
@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
     if args.svg is not None:
         from pathlib import Path
 
-        from vllm_adapter_doctor.cli.drawing import draw
         from vllm_adapter.files import write_atomic
+        from vllm_adapter_doctor.cli.drawing import draw
 
         write_atomic(Path(args.svg), draw(topology))
     if args.json:

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vllm_adapter_doctor.containers.recipes import RECIPES, Item, Recipe
 from vllm_adapter.errors import InputError
-from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.known_vendors import VENDORS
+from vllm_adapter_doctor.containers.recipes import RECIPES, Item, Recipe
+from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.visible import environment_for
 
 ENGINES: Final = ("docker", "podman", "k8s")

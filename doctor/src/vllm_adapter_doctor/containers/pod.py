@@ -10,9 +10,9 @@ import json
 import re
 from typing import Any, Final
 
-from vllm_adapter_doctor.containers.recipes import Resource
-from vllm_adapter_doctor.containers.flags import Flag, Order
 from vllm_adapter.errors import InputError
+from vllm_adapter_doctor.containers.flags import Flag, Order
+from vllm_adapter_doctor.containers.recipes import Resource
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.visible import environment_for
 

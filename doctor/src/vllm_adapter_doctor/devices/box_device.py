@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_adapter.hostfacts.facts import Accelerator, DeviceNode
-from vllm_adapter_doctor.devices.pci_products import PRODUCTS
 from vllm_adapter.hostfacts.known_vendors import VENDORS
+from vllm_adapter_doctor.devices.pci_products import PRODUCTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from vllm_adapter.contract.capability import Capability
+from vllm_adapter.hostfacts.facts import Driver, HostFacts, TorchBuild
 from vllm_adapter_doctor.devices.driver_decision import BITS, DriverDecision, Outcome
 from vllm_adapter_doctor.devices.driver_tables import (
     cuda_of_driver,
@@ -23,7 +24,6 @@ from vllm_adapter_doctor.devices.driver_tables import (
     without_version,
 )
 from vllm_adapter_doctor.devices.driver_versions import Version, begins_with, older, parse_version
-from vllm_adapter.hostfacts.facts import Driver, HostFacts, TorchBuild
 
 _RUNTIMES: Final = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU runtime"}
 _MODULE_FILE: Final = "/sys/module/"

@@ -11,9 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from vllm_adapter_doctor.devices.box_device import Device, Inventory
 from vllm_adapter.hostfacts.facts import Accelerator, DeviceNode, HostFacts, PciDevice
-from vllm_adapter_doctor.devices.pci_products import two_stacks
 from vllm_adapter.hostfacts.known_vendors import (
     VENDORS,
     Vendor,
@@ -23,6 +21,8 @@ from vllm_adapter.hostfacts.known_vendors import (
     vendor_of,
 )
 from vllm_adapter.hostfacts.vendor_files import Table, sections
+from vllm_adapter_doctor.devices.box_device import Device, Inventory
+from vllm_adapter_doctor.devices.pci_products import two_stacks
 
 _INTEGRATED_NAMES: Mapping[str, re.Pattern[str]] = Table(
     lambda: {vendor: re.compile(text) for vendor, text in sections("integrated", "names")}

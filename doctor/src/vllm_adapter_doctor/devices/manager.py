@@ -1,7 +1,7 @@
 """From facts to devices: every candidate, the chosen ones, and why each other is not.
 
 A box may hold devices of several vendors; a process serves one. So the choice is one vendor's
-devices of one kind, and others are left for roles of their own (`vllm_adapter_doctor.devices.roles`). The CPU is
+devices of one kind, and others are left for roles of their own (`devices.roles`). The CPU is
 chosen by policy alone (VA_FALLBACK), and never in silence unless that says so.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_adapter_doctor.devices.rules import GIB, Context, Refusal, refusals, warnings
-from vllm_adapter_doctor.devices.box_device import Device, Inventory
-from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter_doctor.devices.inventory import inventory
-from vllm_adapter.hostfacts.known_vendors import VENDORS, not_served
 from vllm_adapter.discovery.records import AdapterRecord, Status
+from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter.hostfacts.known_vendors import VENDORS, not_served
 from vllm_adapter.settings import Fallback, Settings
+from vllm_adapter_doctor.devices.box_device import Device, Inventory
+from vllm_adapter_doctor.devices.inventory import inventory
+from vllm_adapter_doctor.devices.rules import GIB, Context, Refusal, refusals, warnings
 from vllm_adapter_doctor.devices.visible import filtered_twice, limits_of
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm_adapter.contract.capability import Capability
-from vllm_adapter.discovery.descriptors import choose, live_values, load_all, narrowed
-from vllm_adapter_doctor.devices.box_device import Device, Inventory
-from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, PciDevice
-from vllm_adapter_doctor.devices.inventory import inventory
-from vllm_adapter.hostfacts.match import match
 from vllm_adapter.contract.manifest import Manifest
+from vllm_adapter.discovery.descriptors import choose, live_values, load_all, narrowed
+from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, PciDevice
+from vllm_adapter.hostfacts.match import match
+from vllm_adapter_doctor.devices.box_device import Device, Inventory
+from vllm_adapter_doctor.devices.inventory import inventory
 
 _PCI: Final = ("pci_vendor", "pci_device", "pci_class")
 

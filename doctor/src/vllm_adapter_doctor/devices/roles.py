@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager, torch_type_of
 from vllm_adapter.errors import InputError
+from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager, torch_type_of
 from vllm_adapter_doctor.devices.visible import Environment, environment_for
 
 SYNTAX: Final = "write NAME=ADAPTER:N[,N...] or NAME=cpu, such as --role main=cuda:0,1"

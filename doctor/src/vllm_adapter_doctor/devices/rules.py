@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from vllm_adapter_doctor.devices.driver_tables import DRIVER_FLOORS
-from vllm_adapter_doctor.devices.box_device import Device, Inventory
+from vllm_adapter.discovery.records import AdapterRecord, Status
 from vllm_adapter.hostfacts.facts import DeviceNode, HostFacts
 from vllm_adapter.hostfacts.known_vendors import VENDORS, how_to_serve
-from vllm_adapter.discovery.records import AdapterRecord, Status
 from vllm_adapter.settings import Settings
+from vllm_adapter_doctor.devices.box_device import Device, Inventory
+from vllm_adapter_doctor.devices.driver_tables import DRIVER_FLOORS
 from vllm_adapter_doctor.devices.visible import hidden_by
 
 GIB: Final = 1 << 30

@@ -10,10 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager
-from vllm_adapter_doctor.devices.driver_decision import BITS, DriverDecision, Outcome, bytes_after, consequence
-from vllm_adapter_doctor.devices.driver_rules import negotiate
 from vllm_adapter.errors import InputError, VllmAdapterError
+from vllm_adapter_doctor.devices.driver_decision import (
+    BITS,
+    DriverDecision,
+    Outcome,
+    bytes_after,
+    consequence,
+)
+from vllm_adapter_doctor.devices.driver_rules import negotiate
+from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager
 from vllm_adapter_doctor.devices.recognition import recognise
 
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vllm_adapter_doctor.devices.box_device import Device, Inventory
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.known_vendors import VENDORS, Visible
+from vllm_adapter_doctor.devices.box_device import Device, Inventory
 
 _NONE: Final = frozenset({"-1", "none", "void", "nodevfiles"})
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 from vllm_adapter.discovery.distributions import read_headers
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import write_atomic
-from vllm_adapter_doctor.report.document import to_document
 from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter_doctor.report.document import to_document
 from vllm_adapter_doctor.report.private import masker, own_names, public, public_json
 from vllm_adapter_doctor.report.secrets import is_secret
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
 from vllm_adapter.discovery.records import AdapterRecord, Status
+from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
 
 CODE: Final = "VA0401"
 _SEVERITIES: Final = {

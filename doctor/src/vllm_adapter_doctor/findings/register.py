@@ -15,7 +15,16 @@ from vllm_adapter.contract.codes import CODES, documents, fault, folded
 from vllm_adapter_doctor.findings.box import MAX_EVIDENCE
 from vllm_adapter_doctor.findings.conditions import ALWAYS, Condition, read
 from vllm_adapter_doctor.findings.finding import Severity
-from vllm_adapter_doctor.findings.rule import Case, Computed, Look, OfFacts, Releases, Rule, Said, Sample
+from vllm_adapter_doctor.findings.rule import (
+    Case,
+    Computed,
+    Look,
+    OfFacts,
+    Releases,
+    Rule,
+    Said,
+    Sample,
+)
 
 _CASE: Final = {
     "name": str,

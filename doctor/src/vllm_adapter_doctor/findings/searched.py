@@ -14,8 +14,8 @@ from functools import cache, cached_property
 from itertools import accumulate
 from typing import Final
 
-from vllm_adapter_doctor.findings.samples import sample_lines
 from vllm_adapter.hostfacts.facts import Line
+from vllm_adapter_doctor.findings.samples import sample_lines
 
 _WRAPPED: Final = 40
 _NARROW: Final = 56

@@ -12,8 +12,8 @@ from typing import Final
 
 from vllm_adapter.hostfacts._tree import Tree, key_values, parse_integer
 from vllm_adapter.hostfacts.facts import Accelerator, PciDevice
-from vllm_adapter_doctor.report.parsers._common import normal_bdf
 from vllm_adapter.hostfacts.known_vendors import is_integrated, unified_pci, vendor_of
+from vllm_adapter_doctor.report.parsers._common import normal_bdf
 
 _NVIDIA: Final = "/proc/driver/nvidia/gpus"
 _MUSA: Final = "/proc/driver/musa"

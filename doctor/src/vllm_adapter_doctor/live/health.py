@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.hostfacts._tree import Tree
-from vllm_adapter_doctor.live.children import Ended, run_all
 from vllm_adapter.hostfacts.device_facts import Accelerator, DeviceProcess, Health
+from vllm_adapter_doctor.live.children import Ended, run_all
 from vllm_adapter_doctor.live.tools import Tool, asked_tools, find_program
 from vllm_adapter_doctor.report.merge import join_accelerators
 from vllm_adapter_doctor.report.parsers._common import normal_bdf

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from vllm_adapter.discovery.distributions import read_headers, read_text, section
 from vllm_adapter.hostfacts.facts import VllmFacts
-from vllm_adapter_doctor.report.secrets import hidden, is_secret
 from vllm_adapter.hostfacts.known_vendors import variable_heads
+from vllm_adapter_doctor.report.secrets import hidden, is_secret
 
 _NAMES: Final = frozenset(
     """

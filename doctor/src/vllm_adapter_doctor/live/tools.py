@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from vllm_adapter.hostfacts._tree import Tree
-from vllm_adapter_doctor.live.children import Ended, run_all
 from vllm_adapter.hostfacts.facts import Accelerator, Driver, HostFacts, Line
+from vllm_adapter.hostfacts.vendor_files import once, sections
+from vllm_adapter_doctor.live.children import Ended, run_all
 from vllm_adapter_doctor.report.merge import join_accelerators, merge, same_device
 from vllm_adapter_doctor.report.parsers._common import normal_bdf
 from vllm_adapter_doctor.report.read import parse_report
-from vllm_adapter.hostfacts.vendor_files import once, sections
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from vllm_adapter.hostfacts._tree import Tree
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
+from vllm_adapter.hostfacts.known_vendors import VENDORS, is_integrated, vendor_of
+from vllm_adapter.hostfacts.live import collect
+from vllm_adapter.hostfacts.vendor_files import sections
 from vllm_adapter_doctor.live.devices import read_devices, with_pci
 from vllm_adapter_doctor.live.drivers import read_drivers
 from vllm_adapter_doctor.live.kfd import read_kfd
@@ -17,8 +20,27 @@ from vllm_adapter_doctor.live.os_facts import describe_os
 from vllm_adapter_doctor.live.packages import read_environment, read_packages, read_vllm
 from vllm_adapter_doctor.live.tools import ask_tools
 from vllm_adapter_doctor.report.merge import join_accelerators, merge
-from vllm_adapter.hostfacts.known_vendors import VENDORS, is_integrated, vendor_of
-from vllm_adapter.hostfacts.vendor_files import sections
+
+TIMEOUT_S: Final = 5.0
+"""What each tool has before it is ended; all run at once, so that together they have no more."""
+
+
+def collect_all(
+    root: Path = Path("/"),
+    *,
+    timeout_s: float = TIMEOUT_S,
+    node_globs: Sequence[str] = (),
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> HostFacts:
+    """Everything that this machine says of itself, its vendors' tools included; never raises.
+
+    As `hostfacts.live.collect`; the tools are those of this process's PATH. They run side by side,
+    each in a child process that is ended after `timeout_s` seconds. Files are believed over tools.
+    `told` is called at each tool's end with how many have ended, and of how many.
+    """
+    return complete(
+        collect(root, node_globs=node_globs), Tree(root), timeout_s=timeout_s, told=told
+    )
 
 
 def complete(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from vllm_adapter.errors import InputError
-from vllm_adapter_doctor.report.document import from_text, refuse_other_documents
 from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter_doctor.report.document import from_text, refuse_other_documents
 from vllm_adapter_doctor.report.merge import merge
 from vllm_adapter_doctor.report.secrets import hidden
 from vllm_adapter_doctor.report.text import clean, decode

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager
 from vllm_adapter.errors import DeviceUnhealthy
-from vllm_adapter_doctor.serving.health import Used, findings, is_gone, sentence, used
-from vllm_adapter_doctor.live.health import Reading, can_read, read_health
+from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager
 from vllm_adapter_doctor.devices.visible import Environment, environment_for
+from vllm_adapter_doctor.live.health import Reading, can_read, read_health
+from vllm_adapter_doctor.serving.health import Used, findings, is_gone, sentence, used
 
 if TYPE_CHECKING:
-    from vllm_adapter_doctor.findings.finding import Finding
     from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
+    from vllm_adapter_doctor.findings.finding import Finding
 
 WAIT_LIMIT_S: Final = 300.0
 _FIRST_DELAY_S: Final = 1.0

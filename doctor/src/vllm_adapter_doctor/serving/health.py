@@ -12,14 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from vllm_adapter.contract.codes import CODES
-from vllm_adapter_doctor.devices.rules import GIB
-from vllm_adapter_doctor.devices.manager import DeviceManager
-from vllm_adapter_doctor.findings.box import Box
-from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
-from vllm_adapter_doctor.findings.register import rules_of
-from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
-from vllm_adapter_doctor.report.merge import same_device
+from vllm_adapter_doctor.devices.box_device import Device
+from vllm_adapter_doctor.devices.manager import DeviceManager
+from vllm_adapter_doctor.devices.rules import GIB
 from vllm_adapter_doctor.devices.visible import (
     hidden_by,
     in_order,
@@ -28,6 +24,10 @@ from vllm_adapter_doctor.devices.visible import (
     program_number,
     variables_of,
 )
+from vllm_adapter_doctor.findings.box import Box
+from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
+from vllm_adapter_doctor.findings.register import rules_of
+from vllm_adapter_doctor.report.merge import same_device
 
 WATCHED: Final = ("VA1701", "VA1704", "VA1707", "VA1703", "VA1702")
 """The codes that are about a device's health, the worst first."""

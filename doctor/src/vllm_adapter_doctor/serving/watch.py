@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from vllm_adapter.hostfacts.facts import Accelerator
+from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.findings.finding import Finding
 from vllm_adapter_doctor.findings.rules.health import figures
-from vllm_adapter_doctor.serving.health import Used, findings, is_gone, said_of, sentence
-from vllm_adapter_doctor.devices.box_device import Device
-from vllm_adapter.hostfacts.facts import Accelerator
 from vllm_adapter_doctor.live.health import TIMEOUT_S, Reading
+from vllm_adapter_doctor.serving.health import Used, findings, is_gone, said_of, sentence
 
 INTERVAL_S: Final = 30.0
 CLEAN_READINGS: Final = 2

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import LinkMatrix
+from vllm_adapter.hostfacts.vendor_files import Table, sections
+from vllm_adapter_doctor.topology.groups import braced, components
 from vllm_adapter_doctor.topology.link_kind import LinkKind
 from vllm_adapter_doctor.topology.numa_map import span
-from vllm_adapter_doctor.topology.groups import braced, components
 from vllm_adapter_doctor.topology.types import Pair, Topology
-from vllm_adapter.hostfacts.vendor_files import Table, sections
 
 _UNLINKED: Final[Mapping[str, Mapping[str, str]]] = Table(lambda: dict(sections("links", "none")))
 """What is said of several cards where none of the vendor's own links is seen."""

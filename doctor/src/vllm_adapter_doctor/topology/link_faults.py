@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from vllm_adapter.hostfacts.vendor_files import sections
+from vllm_adapter_doctor.topology.groups import is_direct
 from vllm_adapter_doctor.topology.link_kind import LinkKind
 from vllm_adapter_doctor.topology.numa_map import span
-from vllm_adapter_doctor.topology.groups import is_direct
 from vllm_adapter_doctor.topology.types import Domain, Pair, Problem, TopoDevice
-from vllm_adapter.hostfacts.vendor_files import sections
 
 _MOSTLY: Final = 0.75
 """The share of pairs that must be alike before the others are called faults."""

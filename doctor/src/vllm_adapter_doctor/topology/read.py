@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from vllm_adapter_doctor.devices.box_device import Device, Inventory
-from vllm_adapter_doctor.topology.place import Place, is_wsl, locate
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, LinkMatrix
+from vllm_adapter.hostfacts.known_vendors import VENDORS
+from vllm_adapter_doctor.devices.box_device import Device, Inventory
 from vllm_adapter_doctor.devices.inventory import inventory
-from vllm_adapter_doctor.topology.link_faults import problems
-from vllm_adapter_doctor.topology.link_kind import UNKNOWN, LinkClass, LinkKind, classify
-from vllm_adapter_doctor.topology.numa_map import numa_maps, span
 from vllm_adapter_doctor.report.parsers._common import normal_bdf
 from vllm_adapter_doctor.topology.advice import advice
 from vllm_adapter_doctor.topology.groups import domains, islands
+from vllm_adapter_doctor.topology.link_faults import problems
+from vllm_adapter_doctor.topology.link_kind import UNKNOWN, LinkClass, LinkKind, classify
+from vllm_adapter_doctor.topology.numa_map import numa_maps, span
+from vllm_adapter_doctor.topology.place import Place, is_wsl, locate
 from vllm_adapter_doctor.topology.types import Nic, Pair, TopoDevice, Topology
-from vllm_adapter.hostfacts.known_vendors import VENDORS
 
 _DIE: Final = re.compile(r"\d+/(\d+)$")
 

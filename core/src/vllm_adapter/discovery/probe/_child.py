@@ -21,11 +21,11 @@ import sys
 import time
 from typing import Any
 
-from vllm_adapter.discovery.probe._guard import signalled, stand_guard
 from vllm_adapter.discovery.adapter import probe_command
-from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter.discovery.probe._guard import signalled, stand_guard
 from vllm_adapter.discovery.probe.probing import examine
 from vllm_adapter.discovery.records import AdapterRecord
+from vllm_adapter.hostfacts.facts import HostFacts
 
 
 def main() -> None:

@@ -24,8 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vllm_adapter.discovery.probe._guard import signalled, stand_guard
 from vllm_adapter.c_abi.library import Library, by_hand, load
+from vllm_adapter.discovery.probe._guard import signalled, stand_guard
 from vllm_adapter.errors import VllmAdapterError
 
 

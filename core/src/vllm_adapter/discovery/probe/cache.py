@@ -17,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.files import PACKAGE_BYTES, read_bounded
-from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.discovery.library_devices import library_file
 from vllm_adapter.discovery.records import AdapterRecord
+from vllm_adapter.files import PACKAGE_BYTES, read_bounded
+from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.settings import Settings
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")

@@ -1,6 +1,6 @@
 """Asks a C library before it is loaded here: one that crashes or hangs costs a child process.
 
-First the file's header is read, then a child (`vllm_adapter.discovery.probe._library_child`) loads it and asks for
+First the file's header is read, then a child (`_library_child`) loads it and asks for
 its table and devices, within a time limit. `open_library` loads one that passed.
 """
 
@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Final
 
 from vllm_adapter.c_abi.elf import check_file
 from vllm_adapter.c_abi.library import DeviceInfo, Library, by_hand
-from vllm_adapter.errors import LibraryError
 from vllm_adapter.discovery.probe.isolation import how_it_ended, kill_group
+from vllm_adapter.errors import LibraryError
 
 LIMIT_S: Final = 20.0
 """Seconds that a library has to load and to answer; a driver that wakes up takes several."""

@@ -15,20 +15,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.discovery.adapter import Adapter, library_command, one_line, probe_command
-from vllm_adapter.contract.capability import Capability
 from vllm_adapter.c_abi.library import by_hand
-from vllm_adapter.discovery.probe.library import check_library
+from vllm_adapter.contract.capability import Capability
+from vllm_adapter.discovery.adapter import Adapter, library_command, one_line, probe_command
 from vllm_adapter.discovery.descriptors import choose, live_values, load_all, narrowed
+from vllm_adapter.discovery.library_devices import library_devices, library_file
+from vllm_adapter.discovery.probe.isolation import LIMIT_S
+from vllm_adapter.discovery.probe.library import check_library
+from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter.discovery.torch_devices import torch_devices
 from vllm_adapter.errors import AdapterError, LibraryError, VllmAdapterError
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, PciDevice
-from vllm_adapter.hostfacts.match import Match, match
-from vllm_adapter.discovery.probe.isolation import LIMIT_S
 from vllm_adapter.hostfacts.known_vendors import matches_build
-from vllm_adapter.discovery.library_devices import library_devices, library_file
-from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
+from vllm_adapter.hostfacts.match import Match, match
 from vllm_adapter.settings import Settings
-from vllm_adapter.discovery.torch_devices import torch_devices
 
 _LIBRARY_SHARE: Final = 0.75
 """A C library's part of the time: it has to be told before this process is given up."""

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import torch
 
+from vllm_adapter.contract.decision import Reject
+from vllm_adapter.contract.operators import FactValue, Operator
 from vllm_adapter.contract.resolve import (
     GENERIC,
     Candidate,
@@ -23,16 +25,14 @@ from vllm_adapter.contract.resolve import (
     Verdict,
     resolve,
 )
-from vllm_adapter.contract.decision import Reject
-from vllm_adapter.engine.ops import library
 from vllm_adapter.engine.ops import c_library as clib
+from vllm_adapter.engine.ops import library
 from vllm_adapter.engine.ops.catalog import SPECS
 from vllm_adapter.engine.ops.plans import PLANS, new_handle, picked, planned
 from vllm_adapter.engine.ops.providers import PROVIDERS, load
 from vllm_adapter.engine.ops.spec import Fn, OpCase, OpSpec
 from vllm_adapter.engine.ops.step import Step
 from vllm_adapter.errors import UnsupportedCase
-from vllm_adapter.contract.operators import FactValue, Operator
 from vllm_adapter.settings import Fallback, Settings
 
 _log = logging.getLogger("vllm_adapter.ops")

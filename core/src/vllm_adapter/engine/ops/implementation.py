@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from vllm_adapter.contract.capability_check import Checker, Fault
 from vllm_adapter.contract.marks import ATTRIBUTE
-from vllm_adapter.errors import CapabilityError
 from vllm_adapter.contract.operators import operator
+from vllm_adapter.errors import CapabilityError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 import torch
 from torch.library import Library, register_fake
 
+from vllm_adapter.contract.manifest import check_name
 from vllm_adapter.engine.kept import kept, stand_in
 from vllm_adapter.engine.ops import registrations
 from vllm_adapter.engine.ops.spec import Fn, OpSpec
 from vllm_adapter.errors import AdapterError
-from vllm_adapter.contract.manifest import check_name
 
 NAMESPACE: Final = "vllm_adapter"
 OURS: Final = ("core", "selected")

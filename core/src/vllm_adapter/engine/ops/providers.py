@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import torch
 
-from vllm_adapter.discovery.adapter import one_line, place
 from vllm_adapter.contract.capability import Capability
+from vllm_adapter.contract.decision import LIBRARY
 from vllm_adapter.contract.marks import entries_of
 from vllm_adapter.contract.resolve import RANKS, Provider
-from vllm_adapter.contract.decision import LIBRARY
+from vllm_adapter.discovery.adapter import one_line, place
 from vllm_adapter.engine.ops import c_library as clib
 from vllm_adapter.engine.ops.spec import Fn
 from vllm_adapter.errors import AdapterError

@@ -1,6 +1,6 @@
 """What an operator is to torch: schema, fake, portable form, and how a case is read off.
 
-The torch-free side of an operator (facts, off values, dtypes) is `vllm_adapter.contract.operators`.
+The torch-free side of an operator (facts, off values, dtypes) is `contract.operators`.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
+from vllm_adapter.hostfacts.known_vendors import adapters_for
 from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.rule import Data, Hit
-from vllm_adapter.hostfacts.known_vendors import adapters_for
 
 Nodes: TypeAlias = Mapping[str, Sequence[Sequence[str]]]
 

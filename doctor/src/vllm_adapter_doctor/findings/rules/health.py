@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
+from vllm_adapter.hostfacts.facts import Accelerator
 from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box, quoted
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.rule import Data, Hit
-from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
-from vllm_adapter.hostfacts.facts import Accelerator
 
 _BUSY_SHARE: Final = 0.10
 """Of a device's memory, beyond what its idle siblings hold."""

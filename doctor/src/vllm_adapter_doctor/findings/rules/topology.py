@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_doctor.findings.box import Box
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.rule import Data, Hit
-from vllm_adapter.hostfacts.facts import HostFacts
 
 if TYPE_CHECKING:
     from vllm_adapter_doctor.topology.types import Topology

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import Accelerator, Driver, TorchBuild
+from vllm_adapter.hostfacts.known_vendors import whose
 from vllm_adapter_doctor.report.parsers._common import binary_size
 from vllm_adapter_doctor.report.parsers._fields import Field, told, truth
 from vllm_adapter_doctor.report.parsers._silicon import behind, vendor_of
 from vllm_adapter_doctor.report.text import Report
-from vllm_adapter.hostfacts.known_vendors import whose
 
 _LISTED: Final = re.compile(
     r"^\s*(?:GPU models and configuration\s*:\s*)?GPU (\d{1,3})\s*:\s*(\S.*?)(?: \(UUID: \S+\))?$"

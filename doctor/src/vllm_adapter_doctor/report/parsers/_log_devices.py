@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import Accelerator
+from vllm_adapter.hostfacts.known_vendors import faces
+from vllm_adapter.hostfacts.vendor_files import once
 from vllm_adapter_doctor.report.merge import join_accelerators
 from vllm_adapter_doctor.report.parsers._silicon import arch_of, behind, vendor_of
 from vllm_adapter_doctor.report.text import Report
-from vllm_adapter.hostfacts.known_vendors import faces
-from vllm_adapter.hostfacts.vendor_files import once
 
 _CAPABILITY: Final = re.compile(
     r"Your (?P<name>\S.{0,80}?) (?:GPU|device) has compute capability "

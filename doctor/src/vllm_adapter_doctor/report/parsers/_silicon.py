@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from vllm_adapter_doctor.report.parsers._makers import maker, patterns
 from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter.hostfacts.vendor_files import Table, once, sections
+from vllm_adapter_doctor.report.parsers._makers import maker, patterns
 
 _PAIRS: Final[Mapping[str, Mapping[str, str]]] = Table(
     lambda: dict(sections("torch", "capabilities"))

@@ -12,7 +12,14 @@ from typing import Any, Final
 from vllm_adapter.hostfacts.device_facts import Accelerator, DeviceProcess, Driver, Health
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_doctor.report.merge import join_accelerators
-from vllm_adapter_doctor.report.parsers._common import MIB, binary_size, dense, is_whole, normal_bdf, number
+from vllm_adapter_doctor.report.parsers._common import (
+    MIB,
+    binary_size,
+    dense,
+    is_whole,
+    normal_bdf,
+    number,
+)
 from vllm_adapter_doctor.report.parsers._frame import BDF
 from vllm_adapter_doctor.report.parsers._json import objects
 from vllm_adapter_doctor.report.text import Report

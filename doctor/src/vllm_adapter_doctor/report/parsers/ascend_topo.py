@@ -13,7 +13,12 @@ from vllm_adapter.hostfacts.device_facts import Accelerator
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_doctor.report.parsers._matrix import Style, find_tables
 from vllm_adapter_doctor.report.parsers._matrix_cells import Words
-from vllm_adapter_doctor.report.parsers._matrix_facts import accelerators, joined, matrix, with_legend
+from vllm_adapter_doctor.report.parsers._matrix_facts import (
+    accelerators,
+    joined,
+    matrix,
+    with_legend,
+)
 from vllm_adapter_doctor.report.text import Report
 
 _SOURCE: Final = "npu-smi info -t topo"

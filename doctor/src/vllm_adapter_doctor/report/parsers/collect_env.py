@@ -17,7 +17,15 @@ from vllm_adapter_doctor.report.parsers._collect_devices import (
     kunlun_devices,
     nvidia_component,
 )
-from vllm_adapter_doctor.report.parsers._fields import ABSENT, UNKNOWN, Field, Keys, told, truth, version
+from vllm_adapter_doctor.report.parsers._fields import (
+    ABSENT,
+    UNKNOWN,
+    Field,
+    Keys,
+    told,
+    truth,
+    version,
+)
 from vllm_adapter_doctor.report.parsers._os_text import distribution, libc, platform
 from vllm_adapter_doctor.report.parsers._packages import vllm_build
 from vllm_adapter_doctor.report.parsers._silicon import by_plugin

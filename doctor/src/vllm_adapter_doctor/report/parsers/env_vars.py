@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter.hostfacts.known_vendors import variable_heads
 from vllm_adapter_doctor.report.secrets import MASK, is_secret
 from vllm_adapter_doctor.report.text import Report
-from vllm_adapter.hostfacts.known_vendors import variable_heads
 
 _COMMON: Final = (
     "FLASHINFER_ GLOO_ GOMP_ KMP_ LD_ MKL_ OMP_ PYTORCH_ RAY_ SGLANG_ SGL_ TORCH TRITON_ UCX_ VA_ "

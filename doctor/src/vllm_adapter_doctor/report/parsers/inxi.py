@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from vllm_adapter_doctor.devices.driver_tables import without_version
 from vllm_adapter.hostfacts.device_facts import Accelerator, Driver
 from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter.hostfacts.known_vendors import VENDORS
+from vllm_adapter.hostfacts.pci_ids import ARCHS
+from vllm_adapter_doctor.devices.driver_tables import without_version
 from vllm_adapter_doctor.report.parsers._common import dense, normal_bdf
 from vllm_adapter_doctor.report.parsers._display import in_processor, maker_of_text
-from vllm_adapter.hostfacts.pci_ids import ARCHS
 from vllm_adapter_doctor.report.text import Report
-from vllm_adapter.hostfacts.known_vendors import VENDORS
 
 _SECTION: Final = re.compile(r"^\s*Graphics:")
 _NEXT: Final = re.compile(r"^(\s*)[A-Z][A-Za-z]+:(?:\s|$)")

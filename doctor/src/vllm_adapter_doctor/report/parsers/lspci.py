@@ -12,11 +12,11 @@ from typing import Final
 
 from vllm_adapter.hostfacts.device_facts import Accelerator, Health
 from vllm_adapter.hostfacts.facts import HostFacts, PciDevice
+from vllm_adapter.hostfacts.known_vendors import derives, is_integrated, vendor_of
+from vllm_adapter.hostfacts.pci_ids import ARCHS
 from vllm_adapter_doctor.report.parsers._common import dense, is_whole, normal_bdf
 from vllm_adapter_doctor.report.parsers._display import in_processor, maker_of_text
-from vllm_adapter.hostfacts.pci_ids import ARCHS
 from vllm_adapter_doctor.report.text import Report
-from vllm_adapter.hostfacts.known_vendors import derives, is_integrated, vendor_of
 
 _GROUP: Final = r"(?:IOMMU [Gg]roup:?\s+\d+:?\s+)?"  # scripts that list the IOMMU's groups
 _BDF: Final = r"(?P<bdf>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter.hostfacts.known_vendors import by_alias
 from vllm_adapter_doctor.report.parsers._matrix import Style, find_tables
 from vllm_adapter_doctor.report.parsers._matrix_cells import Words
 from vllm_adapter_doctor.report.parsers._matrix_facts import accelerators, joined, matrix
 from vllm_adapter_doctor.report.text import Report
-from vllm_adapter.hostfacts.known_vendors import by_alias
 
 _SOURCE: Final = "gpustack-runtime topo"
 _STYLE: Final = Style(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter.hostfacts.vendor_files import once, sections
 from vllm_adapter_doctor.report.parsers._matrix import Style, Table, find_tables
 from vllm_adapter_doctor.report.parsers._matrix_cells import Words
 from vllm_adapter_doctor.report.parsers._matrix_facts import (
@@ -21,7 +22,6 @@ from vllm_adapter_doctor.report.parsers._matrix_facts import (
     with_legend,
 )
 from vllm_adapter_doctor.report.text import Report
-from vllm_adapter.hostfacts.vendor_files import once, sections
 
 PEER_WORDS: Final = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
 

@@ -8,11 +8,11 @@ from typing import Final
 
 from vllm_adapter.hostfacts.device_facts import Accelerator, Driver
 from vllm_adapter.hostfacts.facts import DeviceNode, HostFacts
+from vllm_adapter.hostfacts.known_vendors import node_names
+from vllm_adapter.hostfacts.vendor_files import once
 from vllm_adapter_doctor.report.parsers._common import dense, is_whole, normal_bdf
 from vllm_adapter_doctor.report.parsers._makers import maker
 from vllm_adapter_doctor.report.text import Report
-from vllm_adapter.hostfacts.known_vendors import node_names
-from vllm_adapter.hostfacts.vendor_files import once
 
 _NVRM: Final = re.compile(
     r"NVRM version: NVIDIA UNIX .*?Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)\s"

@@ -12,13 +12,13 @@ from typing import Final
 
 from vllm_adapter.hostfacts.device_facts import Accelerator, Driver, Health
 from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter.hostfacts.known_vendors import derives
+from vllm_adapter.hostfacts.vendor_files import once, sections
 from vllm_adapter_doctor.report.merge import join_accelerators
 from vllm_adapter_doctor.report.parsers._common import MIB, dense, is_whole, normal_bdf, number
 from vllm_adapter_doctor.report.parsers._json import objects
 from vllm_adapter_doctor.report.parsers._makers import maker
 from vllm_adapter_doctor.report.text import Report
-from vllm_adapter.hostfacts.known_vendors import derives
-from vllm_adapter.hostfacts.vendor_files import once, sections
 
 _VENDOR: Final = "rocm"
 

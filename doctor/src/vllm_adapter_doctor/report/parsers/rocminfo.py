@@ -12,11 +12,11 @@ from typing import Final
 
 from vllm_adapter.hostfacts.device_facts import Accelerator, Driver
 from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter.hostfacts.known_vendors import derives
 from vllm_adapter_doctor.report.parsers._common import dense, is_whole
 from vllm_adapter_doctor.report.parsers._display import in_processor
 from vllm_adapter_doctor.report.parsers._makers import maker
 from vllm_adapter_doctor.report.text import Report
-from vllm_adapter.hostfacts.known_vendors import derives
 
 SOURCE: Final = "rocminfo"
 _VENDOR: Final = "rocm"

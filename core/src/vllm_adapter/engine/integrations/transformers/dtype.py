@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from vllm_adapter.contract.decision import OperatorEntry
+from vllm_adapter.contract.operators import DTYPES, OPERATORS
 from vllm_adapter.engine.integrations.transformers.load import locate
 from vllm_adapter.errors import UnsupportedCase
-from vllm_adapter.contract.operators import DTYPES, OPERATORS
 
 NEEDED: Final = (
     "linear",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from vllm_adapter.broker.selection import Selection
 from vllm_adapter.engine.device import open_record
 from vllm_adapter.engine.integrations.vllm import layers, linear, norms, policy
-from vllm_adapter.broker.selection import Selection
 from vllm_adapter.settings import Settings
 
 

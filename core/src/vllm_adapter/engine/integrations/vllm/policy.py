@@ -16,13 +16,13 @@ from typing import Final
 import torch
 
 from vllm_adapter.contract.capability import Capability
+from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.contract.resolve import candidates
 from vllm_adapter.engine.integrations.vllm.counters import counted
 from vllm_adapter.engine.ops.bind import Binding, bind
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.ops.spec import Facts, Fn, OpCase
 from vllm_adapter.errors import UnsupportedCase
-from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.settings import Fallback, Settings
 
 log = logging.getLogger("vllm_adapter.integrations")

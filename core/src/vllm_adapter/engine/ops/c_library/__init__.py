@@ -11,12 +11,12 @@ import torch
 from vllm_adapter.c_abi import abi
 from vllm_adapter.c_abi.library import Library
 from vllm_adapter.contract.decision import LIBRARY, OperatorEntry, Reject, library_refusal
+from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.engine.ops.c_library.kernels import make_kernel
 from vllm_adapter.engine.ops.c_library.steps import plan_step
 from vllm_adapter.engine.ops.spec import Fn, OpCase
 from vllm_adapter.engine.runtime.c_library.streams import CurrentStreams
 from vllm_adapter.errors import AdapterError
-from vllm_adapter.contract.operators import OPERATORS
 
 
 class LibraryOperators:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.engine.ops import generic
 from vllm_adapter.engine.ops.spec import OpSpec, dtype_name
-from vllm_adapter.contract.operators import OPERATORS
 
 SPEC: Final = OpSpec(
     operator=OPERATORS["embedding"],

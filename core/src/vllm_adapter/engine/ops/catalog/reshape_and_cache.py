@@ -6,9 +6,9 @@ from typing import Final
 
 import torch
 
+from vllm_adapter.contract.operators import OPERATORS, FactValue
 from vllm_adapter.engine.ops import generic
 from vllm_adapter.engine.ops.spec import OpSpec, dtype_name
-from vllm_adapter.contract.operators import OPERATORS, FactValue
 
 
 def _facts_of(

@@ -18,9 +18,9 @@ from torch._C._dynamo.guards import TensorGuards
 
 from vllm_adapter.c_abi import abi
 from vllm_adapter.c_abi.library import Library
+from vllm_adapter.contract.operators import FactValue
 from vllm_adapter.engine.runtime.c_library.streams import CurrentStreams
 from vllm_adapter.errors import DeviceError, UnsupportedCase
-from vllm_adapter.contract.operators import FactValue
 
 FRAMES: Final = 16
 """Frames that a call keeps for one key in one thread: shapes beyond it are filled in again."""

@@ -20,7 +20,12 @@ from vllm_adapter.engine.runtime.base import (
     Stream,
 )
 from vllm_adapter.engine.runtime.c_library.dlpack import device_bytes
-from vllm_adapter.engine.runtime.c_library.streams import LOG, ClibEvent, ClibStream, CurrentStreams
+from vllm_adapter.engine.runtime.c_library.streams import (
+    LOG,
+    ClibEvent,
+    ClibStream,
+    CurrentStreams,
+)
 from vllm_adapter.engine.runtime.host_buffer import check_readable, check_writable
 from vllm_adapter.errors import DeviceError, OutOfBounds, VllmAdapterError
 

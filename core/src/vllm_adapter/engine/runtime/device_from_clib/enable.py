@@ -10,13 +10,13 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from vllm_adapter.c_abi.library import Library
+from vllm_adapter.contract.manifest import check_type_spelling
 from vllm_adapter.engine.kept import kept
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
 from vllm_adapter.engine.runtime.device_from_clib.module import device_module
 from vllm_adapter.engine.runtime.device_from_clib.patches import PATCHES
 from vllm_adapter.engine.runtime.device_from_clib.registration import register
 from vllm_adapter.errors import AdapterError
-from vllm_adapter.contract.manifest import check_type_spelling
 from vllm_adapter.settings import Settings
 
 _UNUSED: Final = "privateuseone"
