@@ -180,9 +180,10 @@ def check_imports(bench: Bench, case: Case) -> None:
     "L0.package.hooks",
     summary="the plug-in can be made and registered, its hooks are known, and one is called",
     why="A misspelt hook, or a method that lacks @hookimpl, is never called, and what it should "
-    "have said is missing in silence. Import `hookimpl` from vllm_adapter.contract.hookspecs, and compare "
-    "names and arguments with AdapterSpec there. The note names hooks that this release does not "
-    "call yet; a plug-in of such hooks alone does nothing, and its certificate would say nothing.",
+    "have said is missing in silence. Import `hookimpl` from vllm_adapter.contract.hookspecs, and "
+    "compare names and arguments with AdapterSpec there. The note names hooks that this release "
+    "does not call yet; a plug-in of such hooks alone does nothing, and its certificate would say "
+    "nothing.",
     cases=if_plugin,
     needs=("L0.manifest.schema",),
 )

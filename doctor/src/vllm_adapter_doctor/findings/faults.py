@@ -1,7 +1,7 @@
 """What is wrong with the files of findings beyond their form: for tests and for who writes them.
 
-`python -m vllm_adapter_doctor.findings.faults` prints it and ends with 1 if there is any. Each run of the
-doctor does without: it would compile every pattern and try every sample.
+`python -m vllm_adapter_doctor.findings.faults` prints it and ends with 1 if there is
+any. Each run of the doctor does without: it would compile every pattern and try every sample.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ import fnmatch
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Final
 
 from vllm_adapter.hostfacts._tree import Tree
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts

@@ -1,13 +1,13 @@
 """Runs adapters' probes where a crash or a hang costs a child process, never ours.
 
-A child (`vllm_adapter.discovery.probe._child`) works through the names in turn, so that torch is imported
+A child (`_child`) works through the names in turn, so that torch is imported
 once. It announces each with `begin` before it imports anything, and answers with `end`, over a
 pipe of its own: file descriptor 1 belongs to vendors' banners. A death or an exit before `end` is
 charged to the adapter that had begun; the child's process group is killed and a new child goes on
 with the rest. All have one deadline. Whoever keeps the others waiting for a fifth of it is waited
 for alone, while new children go on with the rest side by side.
 
-The child's parent is a guard (`vllm_adapter.discovery.probe._guard`), so that no signal to the parent hits us. One
+The child's parent is a guard (`_guard`), so that no signal to the parent hits us. One
 that is sent to us by somebody who looked for us further up ends us, with a sentence.
 """
 
