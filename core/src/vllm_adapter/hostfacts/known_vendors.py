@@ -9,7 +9,6 @@ imports this module, and dataclasses of as many fields would cost it ten millise
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from vllm_adapter.hostfacts.vendor_files import Table, documents, once, sections
@@ -279,7 +278,8 @@ def node_names() -> tuple[str, ...]:
 def node_globs() -> tuple[str, ...]:
     """Shell patterns that find the vendors' nodes on a machine."""
     wide = [glob for _, globs in sections("nodes", "globs") for glob in globs]
-    rest = [path for path in node_names() if not any(fnmatchcase(path, glob) for glob in wide)]
+    heads = [glob.removesuffix("*") for glob in wide]  # found by one listing of their folder
+    rest = [path for path in node_names() if not any(map(path.startswith, heads))]
     return tuple(dict.fromkeys((*wide, *(path.replace("{n}", "[0-9]*") for path in rest))))
 
 
