@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_adapter_doctor.devices.driver_tables import (
+from vllm_adapter_doctor.vendor_data.driver_tables import (
     BRANCHES,
     PACKED,
     ROCM_DRIVERS,
@@ -18,7 +18,7 @@ from vllm_adapter_doctor.devices.driver_tables import (
     serves,
     wheel_archs,
 )
-from vllm_adapter_doctor.devices.driver_versions import begins_with, older, parse_version
+from vllm_adapter_doctor.vendor_data.driver_versions import begins_with, older, parse_version
 
 pytestmark = pytest.mark.static
 

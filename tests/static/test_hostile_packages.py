@@ -368,9 +368,9 @@ def test_help_imports_no_command_of_anybody(site):
     (info / "entry_points.txt").write_text(f"[vllm_adapter.commands]\n{lines}")
     done = site.run(*CLI, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    said = dict(
-        line.strip().split(maxsplit=1) for line in done.stdout.splitlines() if " acme-" in line
-    )
+    lines = [line.strip() for line in done.stdout.splitlines() if " acme-" in line]
+    assert all(line.endswith(" [of the package acme]") for line in lines)
+    said = dict(line.removesuffix(" [of the package acme]").split(maxsplit=1) for line in lines)
     assert said["acme-exits"] == "leaves"
     assert said["acme-waits"] == "waits long"
     assert said["acme-steers"] == "[31mred more"

@@ -11,6 +11,7 @@ import pytest
 
 import vllm_adapter
 import vllm_adapter_cpu
+import vllm_adapter_doctor
 from vllm_adapter.cli.checks import check_document
 from vllm_adapter.cli.convert import convert
 from vllm_adapter.cli.main import main
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.static
 DATA = Path(__file__).parents[1] / "data"
 OLD = sorted(DATA.glob("*.capability.json"))
 CORE = Path(vllm_adapter.__file__).parent
+DOCTOR = Path(vllm_adapter_doctor.__file__).parent
 CPU = Path(vllm_adapter_cpu.__file__).parent
 MANIFEST = {
     "schema": "vllm-adapter/manifest/1.0",
@@ -404,8 +406,9 @@ def test_hooks_that_nothing_calls_are_named_and_a_plugin_of_them_alone_is_refuse
     assert "not called" not in capsys.readouterr().err
 
 
-def test_the_hooks_that_are_not_called_are_those_without_a_call_in_core():
-    source = "\n".join(p.read_text("utf-8") for p in CORE.rglob("*.py"))
+def test_the_hooks_that_are_not_called_are_those_that_nothing_calls():
+    files = [file for folder in (CORE, DOCTOR) for file in folder.rglob("*.py")]
+    source = "\n".join(file.read_text("utf-8") for file in files)
     called = {hook for hook in HOOKS if re.search(rf'\.call\(\s*"{hook}"', source)}
     assert called == set(HOOKS) - set(NOT_CALLED) and set(NOT_CALLED) < set(HOOKS)
 

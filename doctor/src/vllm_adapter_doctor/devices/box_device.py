@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm_adapter.hostfacts.facts import Accelerator, DeviceNode
 from vllm_adapter.hostfacts.known_vendors import VENDORS
-from vllm_adapter_doctor.devices.pci_products import PRODUCTS
+from vllm_adapter_doctor.vendor_data.pci_products import PRODUCTS
 
 
 @dataclass(frozen=True, slots=True)

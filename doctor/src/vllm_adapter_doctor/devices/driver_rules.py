@@ -14,7 +14,7 @@ from typing import Any, Final
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.hostfacts.facts import Driver, HostFacts, TorchBuild
 from vllm_adapter_doctor.devices.driver_decision import BITS, DriverDecision, Outcome
-from vllm_adapter_doctor.devices.driver_tables import (
+from vllm_adapter_doctor.vendor_data.driver_tables import (
     cuda_of_driver,
     full_driver,
     on_windows,
@@ -23,7 +23,12 @@ from vllm_adapter_doctor.devices.driver_tables import (
     wheel_archs,
     without_version,
 )
-from vllm_adapter_doctor.devices.driver_versions import Version, begins_with, older, parse_version
+from vllm_adapter_doctor.vendor_data.driver_versions import (
+    Version,
+    begins_with,
+    older,
+    parse_version,
+)
 
 _RUNTIMES: Final = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU runtime"}
 _MODULE_FILE: Final = "/sys/module/"

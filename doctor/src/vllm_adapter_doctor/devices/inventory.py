@@ -22,7 +22,7 @@ from vllm_adapter.hostfacts.known_vendors import (
 )
 from vllm_adapter.hostfacts.vendor_files import Table, sections
 from vllm_adapter_doctor.devices.box_device import Device, Inventory
-from vllm_adapter_doctor.devices.pci_products import two_stacks
+from vllm_adapter_doctor.vendor_data.pci_products import two_stacks
 
 _INTEGRATED_NAMES: Mapping[str, re.Pattern[str]] = Table(
     lambda: {vendor: re.compile(text) for vendor, text in sections("integrated", "names")}

@@ -16,8 +16,8 @@ from vllm_adapter.hostfacts.facts import DeviceNode, HostFacts
 from vllm_adapter.hostfacts.known_vendors import VENDORS, how_to_serve
 from vllm_adapter.settings import Settings
 from vllm_adapter_doctor.devices.box_device import Device, Inventory
-from vllm_adapter_doctor.devices.driver_tables import DRIVER_FLOORS
 from vllm_adapter_doctor.devices.visible import hidden_by
+from vllm_adapter_doctor.vendor_data.driver_tables import DRIVER_FLOORS
 
 GIB: Final = 1 << 30
 _BAD_STATUS: Final = frozenset(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from vllm_adapter.hostfacts.facts import Driver
-from vllm_adapter_doctor.devices.driver_versions import older, parse_version
 from vllm_adapter_doctor.findings.box import Box
+from vllm_adapter_doctor.vendor_data.driver_versions import older, parse_version
 
 
 def driver_of(box: Box) -> Driver | None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import Accelerator, Line
-from vllm_adapter_doctor.devices.driver_tables import serves, wheel_archs
 from vllm_adapter_doctor.findings.box import Box, quoted
 from vllm_adapter_doctor.findings.device_names import arch, capability
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.vendor_data.driver_tables import serves, wheel_archs
 
 _EXTENSIONS: Final = (
     r"(?i)\b(?P<name>flashinfer|flash_attn|xformers|punica|sgl_kernel|deep_gemm|bitsandbytes|"

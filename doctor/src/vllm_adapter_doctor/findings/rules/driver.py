@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import Driver, Line
-from vllm_adapter_doctor.devices.driver_tables import cuda_of_driver, decode_cuda, minimum_driver
 from vllm_adapter_doctor.findings.box import Box, quoted
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.rule import Data, Hit
 from vllm_adapter_doctor.findings.rules._cuda_driver import driver_of, is_older, runtime_of
+from vllm_adapter_doctor.vendor_data.driver_tables import (
+    cuda_of_driver,
+    decode_cuda,
+    minimum_driver,
+)
 
 _TOO_OLD: Final = r"driver on your system is too old \(found version (?P<number>\d+)\)"
 _NO_LIBCUDA: Final = r"(?:libcuda|libnvidia-ml)\.so[.\d]*: cannot open shared object file"

@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import Driver
-from vllm_adapter_doctor.devices.driver_tables import cuda_of_driver, full_driver, minimum_driver
-from vllm_adapter_doctor.devices.driver_versions import older, parse_version
 from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box, quoted
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.rule import Data, Hit
 from vllm_adapter_doctor.findings.rules._cuda_driver import driver_of, is_older, runtime_of
+from vllm_adapter_doctor.vendor_data.driver_tables import (
+    cuda_of_driver,
+    full_driver,
+    minimum_driver,
+)
+from vllm_adapter_doctor.vendor_data.driver_versions import older, parse_version
 
 _ZERO: Final = r"^\W*Driver Version:?\s*0\s*$|CUDA Version: ERR!"
 _JETSON: Final = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vllm_adapter_doctor.devices.driver_versions import parse_version
 from vllm_adapter_doctor.findings.box import Box
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.vendor_data.driver_versions import parse_version
 
 
 def driver_window(box: Box, _: Data) -> Iterator[Hit]:

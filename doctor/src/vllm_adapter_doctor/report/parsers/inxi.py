@@ -9,10 +9,10 @@ from vllm_adapter.hostfacts.device_facts import Accelerator, Driver
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter.hostfacts.pci_ids import ARCHS
-from vllm_adapter_doctor.devices.driver_tables import without_version
 from vllm_adapter_doctor.report.parsers._common import dense, normal_bdf
 from vllm_adapter_doctor.report.parsers._display import in_processor, maker_of_text
 from vllm_adapter_doctor.report.text import Report
+from vllm_adapter_doctor.vendor_data.driver_tables import without_version
 
 _SECTION: Final = re.compile(r"^\s*Graphics:")
 _NEXT: Final = re.compile(r"^(\s*)[A-Z][A-Za-z]+:(?:\s|$)")

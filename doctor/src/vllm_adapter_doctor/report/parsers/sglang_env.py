@@ -9,13 +9,13 @@ from typing import Final
 from vllm_adapter.hostfacts.facts import Accelerator, Driver, HostFacts, TorchBuild
 from vllm_adapter.hostfacts.known_vendors import faces
 from vllm_adapter.hostfacts.vendor_files import Table, sections
-from vllm_adapter_doctor.devices.driver_tables import on_windows
 from vllm_adapter_doctor.report.parsers._collect_devices import nvidia_component
 from vllm_adapter_doctor.report.parsers._common import cpu_list
 from vllm_adapter_doctor.report.parsers._fields import Keys, told, truth, version
 from vllm_adapter_doctor.report.parsers._packages import interesting, normalised
 from vllm_adapter_doctor.report.parsers._silicon import arch_of, behind, vendor_of
 from vllm_adapter_doctor.report.text import Report
+from vllm_adapter_doctor.vendor_data.driver_tables import on_windows
 
 _KEYS: Final = Keys(
     (

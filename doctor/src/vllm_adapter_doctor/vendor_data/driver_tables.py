@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm_adapter.hostfacts.vendor_files import Table, once, sections
-from vllm_adapter_doctor.devices.driver_versions import begins_with, parse_version
+from vllm_adapter_doctor.vendor_data.driver_versions import begins_with, parse_version
 
 _CUDA: Final = "cuda"
 _HIP: Final = "hip"

@@ -1,0 +1,1 @@
+"""What the vendors' files say of drivers and products, as tables."""
