@@ -18,6 +18,16 @@ settings.load_profile("no_deadline")
 
 
 @pytest.fixture
+def fresh():
+    """The registries of this process are empty before the test, and after it."""
+    from vllm_adapter.engine.registries import reset
+
+    reset()
+    yield
+    reset()
+
+
+@pytest.fixture
 def site(tmp_path):
     """An empty site folder, and processes that see it beside what is really installed."""
     path = tmp_path / "site"
