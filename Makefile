@@ -70,6 +70,7 @@ lint: .venv/.dev
 docs: .venv/.dev
 	@$(V) scripts/make_schema.py
 	@$(V) scripts/make_docs.py
+	@$(V) -m vllm_adapter_conformance.cli.pages >docs/rules.md
 
 clean:
 	rm -rf .venv .venv-lowest .venv-vllm certificates
