@@ -14,7 +14,18 @@ from fake_dist import Site
 
 # A shared machine may be slow, and no test asserts a time.
 settings.register_profile("no_deadline", deadline=None)
+settings.register_profile("fast", settings.get_profile("no_deadline"), max_examples=10)
 settings.load_profile("no_deadline")
+
+
+@pytest.fixture
+def fresh():
+    """The registries of this process are empty before the test, and after it."""
+    from vllm_adapter.engine.registries import reset
+
+    reset()
+    yield
+    reset()
 
 
 @pytest.fixture

@@ -28,6 +28,12 @@ KINDS = {
 }
 
 
+def checkpoint_activations(model):
+    """By the method's name in the installed transformers; the older one warns from 5.24 on."""
+    newer = getattr(model, "activation_checkpointing_enable", None)
+    (newer or model.gradient_checkpointing_enable)()
+
+
 def tiny(
     kind="llama", *, heads=6, kv_heads=2, head_size=32, dtype=torch.float32, seed=0, **config
 ):

@@ -16,7 +16,7 @@ from fake_dist import PLUGINS
 from vllm_adapter.contract.capability import load_capability
 from vllm_adapter.contract.manifest import DeviceSection, Manifest
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
-from vllm_adapter.engine.ops.providers import PROVIDERS
+from vllm_adapter.engine.registries import reset
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case
@@ -73,7 +73,7 @@ def alone() -> Iterator[None]:
     One thread: small tensors on a busy machine wait for the others' time slices.
     """
     sys.path.insert(0, str(MUTANTS))
-    PROVIDERS.clear()
+    reset()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -81,7 +81,7 @@ def alone() -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         sys.path.remove(str(MUTANTS))
-        PROVIDERS.clear()
+        reset()
 
 
 def run_rules(target: Target, *ids: str) -> dict[str, list[Result]]:

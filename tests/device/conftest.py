@@ -51,7 +51,7 @@ def calls():
 
 
 @pytest.fixture
-def use(monkeypatch):
+def use(monkeypatch, fresh):
     """use(**operators) puts an adapter with these entries in use on the CPU; gives its name.
 
     The name is one that no test had before: an overload keeps its kernel as long as the process.
@@ -62,7 +62,6 @@ def use(monkeypatch):
 
     for variable in ("VA_FALLBACK", "VA_OPS"):
         monkeypatch.delenv(variable, raising=False)
-    PROVIDERS.clear()
 
     def entry(given):
         dotted = {k: f"op_kernels:{given[k]}" for k in PATHS if k in given}
@@ -83,8 +82,7 @@ def use(monkeypatch):
         PROVIDERS.use(name, capability, "cpu", kernels_only=kernels_only)
         return name
 
-    yield put
-    PROVIDERS.clear()
+    return put
 
 
 PATHS = ("run", "plan", "prepare_weights")

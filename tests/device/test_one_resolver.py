@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, event, given, note, settings
 from hypothesis import strategies as st
 
@@ -187,7 +188,7 @@ def right(op, facts, policy, capabilities, beside):
     return "bound", picks
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
 @given(situations())
 def test_explain_and_bind_give_the_right_answer(situation):
     op, capabilities, beside, policy, facts = situation
@@ -203,7 +204,7 @@ def test_explain_and_bind_give_the_right_answer(situation):
     assert by_explain[2] in by_bind[2]
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_conformance_and_bind_give_one_answer_for_the_adapter_alone(data):
     op = data.draw(st.sampled_from(OPS))

@@ -7,7 +7,6 @@ import logging
 import pytest
 import torch
 
-from vllm_adapter.engine.ops import bind as bind_module
 from vllm_adapter.engine.ops import generic
 from vllm_adapter.engine.ops.bind import bind, resolved
 from vllm_adapter.engine.ops.providers import PROVIDERS
@@ -104,9 +103,8 @@ def test_policy_error_refuses_with_the_pointer(use):
 
 
 @pytest.fixture
-def warnings(caplog, monkeypatch):
+def warnings(caplog, fresh):
     """warnings() gives the sentences logged so far, in a process that has said none before."""
-    monkeypatch.setattr(bind_module, "_warned", set())
     caplog.set_level(logging.WARNING, "vllm_adapter.ops")
     return lambda: [record.getMessage() for record in caplog.records]
 
@@ -148,8 +146,7 @@ def test_policy_warn_says_that_nobody_declares_it_only_where_nobody_does(use, wa
     assert "no adapter is in use there" in nobody
 
 
-def test_policy_allow_is_silent(use, caplog, monkeypatch):
-    monkeypatch.setattr(bind_module, "_warned", set())
+def test_policy_allow_is_silent(use, caplog):
     use(rms_norm={"run": "norm"})
     with caplog.at_level(logging.DEBUG, "vllm_adapter.ops"):
         assert bind(norm_case("float16"), ALLOW).providers == ("torch",)

@@ -8,7 +8,7 @@ import types
 import pytest
 import tiny_bert
 import torch
-from tiny_llama import batch, tiny
+from tiny_llama import batch, checkpoint_activations, tiny
 from torch.nn.utils import prune
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama import modeling_llama
@@ -264,7 +264,7 @@ def test_alterations_that_are_served(kind, alteration):
 DECODERS_SERVED = {
     "rope's frequencies": lambda m: m.model.rotary_emb.inv_freq.mul_(0.5),
     "rope's scaling": lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1.3),
-    "gradient checkpointing": lambda m: m.gradient_checkpointing_enable(),
+    "gradient checkpointing": checkpoint_activations,
     "eps of the last norm": lambda m: _set_eps(m.model.norm, 3.0),
     "a hook on the embedding": lambda m: m.model.embed_tokens.register_forward_hook(
         lambda module, args, out: out * 2

@@ -9,7 +9,7 @@ import types
 import pytest
 import tiny_bert
 import torch
-from tiny_llama import batch, greedy, tiny
+from tiny_llama import batch, checkpoint_activations, greedy, tiny
 from transformers import AttentionInterface
 from transformers.models.llama import modeling_llama
 
@@ -54,7 +54,7 @@ REFUSED = {
     "load into the layers": lambda m: layers(m).load_state_dict({}, strict=False),
     "an adapter": lambda m: m.add_adapter(None),
     "a saved adapter": lambda m: m.load_adapter("there"),
-    "gradient checkpointing": lambda m: m.gradient_checkpointing_enable(),
+    "gradient checkpointing": checkpoint_activations,
     "tie": lambda m: m.tie_weights(),
     "a part of a layer": lora,
     "a module of a layer": lambda m: layers(m)[0].add_module("x", torch.nn.Identity()),

@@ -40,7 +40,7 @@ CASES = {
 
 
 @pytest.fixture(params=["kernel", "torch"])
-def opened(request, tmp_path, monkeypatch):
+def opened(request, tmp_path, monkeypatch, fresh):
     """A device served by an adapter `acme` whose kernels are wrong."""
     module = f"acme_kernels_{request.param}"
     (tmp_path / f"{module}.py").write_text(KERNELS)
@@ -60,13 +60,11 @@ def opened(request, tmp_path, monkeypatch):
         "identity": {"vendor": "Acme", "arch": "a1"},
         "operators": entries,
     }
-    PROVIDERS.clear()
     PROVIDERS.use("acme", parse_capability(json.loads(json.dumps(raw)), "a1.json"), "cpu")
     record = SimpleNamespace(name="acme", path=tmp_path)
     yield SimpleNamespace(
         device=torch.device("cpu"), adapter=SimpleNamespace(record=record), module=module
     )
-    PROVIDERS.clear()
     sys.modules.pop(module, None)
 
 

@@ -58,14 +58,22 @@ time.sleep(100)
 """
 
 
+TORCH_MODULE = """
+import types
+import torch
+torch.cuda = types.SimpleNamespace(is_available=lambda: True, device_count=lambda: 2)
+"""
+
+
 class Machine:
     """A site with a fake adapter named cuda, a fake vLLM, and a tool that says what it is told."""
 
     def __init__(self, folder):
         self.site = Site(folder / "site")
         self.site.path.mkdir()
-        self.site.make("cuda", device={"torch_type": "cpu"})
-        main = install_vllm(self.site.path) / "entrypoints/cli/main.py"
+        self.site.make("cuda", device={"torch_type": "cuda", "torch_module": "two_cards"})
+        (self.site.path / "two_cards.py").write_text(TORCH_MODULE)
+        main = install_vllm(self.site.path, version="0.32.0+cu130") / "entrypoints/cli/main.py"
         main.parent.mkdir(parents=True)
         for package in (main.parent, main.parent.parent):
             (package / "__init__.py").touch()

@@ -17,7 +17,6 @@ from vllm_adapter.engine.device import open_record
 from vllm_adapter.engine.integrations.transformers.adapt import adapt, unadapt
 from vllm_adapter.engine.ops import c_library as clib
 from vllm_adapter.engine.ops.bind import bind
-from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.ops.spec import OpCase
 from vllm_adapter.errors import UnsupportedCase
 from vllm_adapter.settings import Fallback, Settings
@@ -27,14 +26,13 @@ STRICT = Settings(fallback=Fallback.ERROR)
 
 
 @pytest.fixture
-def opened(backend, sim_path, monkeypatch):
+def opened(backend, sim_path, monkeypatch, fresh):
     """The simulated accelerator's adapter, opened on the library of the tests."""
     with monkeypatch.context() as only_here:
         only_here.setenv("VA_LIBRARY", str(sim_path))
         device = open_record(target().record, 0, Settings.from_environ())
     backend.policy = Fallback.ERROR
-    yield device
-    PROVIDERS.clear()
+    return device
 
 
 def there(given):

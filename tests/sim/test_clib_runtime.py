@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,7 +50,7 @@ def test_devices_and_what_the_library_says_of_them(runtime):
     assert runtime.device(1) == torch.device("sim", 1)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     size=st.integers(0, 5000),
     device=st.integers(0, 1),
@@ -99,7 +100,7 @@ def test_an_index_that_there_is_not_is_refused_by_every_method(runtime, device_i
             call()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.binary(max_size=300), offset=st.integers(0, 300))
 def test_bytes_come_back_as_they_went_in_and_their_neighbours_stay(runtime, data, offset):
     allocation = runtime.allocate_memory(600, 0)
@@ -111,7 +112,7 @@ def test_bytes_come_back_as_they_went_in_and_their_neighbours_stay(runtime, data
     assert read(runtime, allocation, rest, offset + len(data)) == bytes([7]) * rest
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(size=st.integers(0, 100), offset=st.integers(-200, 200), length=st.integers(0, 200))
 def test_a_copy_that_leaves_the_allocation_is_refused_and_copies_nothing(
     runtime, size, offset, length

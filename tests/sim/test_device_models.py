@@ -79,7 +79,7 @@ def test_sampling_draws_from_the_cpus_generator(backend):
 
 
 @pytest.fixture
-def opened(runtime, sim, monkeypatch):
+def opened(runtime, sim, monkeypatch, fresh):
     """The device as `open_device` gives it, with every operator run by the library."""
     from vllm_adapter.contract.capability import parse_capability
     from vllm_adapter.engine.device import OpenDevice
@@ -98,15 +98,13 @@ def opened(runtime, sim, monkeypatch):
         },
         "simtest",
     )
-    PROVIDERS.clear()
     serve("simtest", sim, runtime.streams)
     PROVIDERS.use("simtest", capability, "sim:0")
     record = SimpleNamespace(name="simtest")
     device = SimpleNamespace(torch="sim:0", index=0)
-    yield OpenDevice(
+    return OpenDevice(
         SimpleNamespace(record=record), device, capability, runtime, torch.device("sim:0")
     )
-    PROVIDERS.clear()
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])

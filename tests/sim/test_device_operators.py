@@ -7,6 +7,7 @@ import operator
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,7 +67,7 @@ def same(mine, want, strides=True):
 
 
 @pytest.mark.usefixtures("runtime")
-@settings(deadline=None, max_examples=250)
+@settings(max_examples=examples(250))
 @given(
     name=st.sampled_from(sorted(BINARY)),
     dtypes=st.tuples(st.sampled_from(DTYPES), st.sampled_from(DTYPES)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,7 +103,7 @@ WRITES = {
 
 
 @pytest.mark.usefixtures("runtime")
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     shape=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     steps=st.lists(

@@ -353,7 +353,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+IMPORTING = pytest.param("imports torch", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("fault", [IMPORTING if f == "imports torch" else f for f in FAULTS])
 def test_each_fault_is_seen_by_its_rule(package, fault):
     apply, rule, word = FAULTS[fault]
     if rule == "L0.package.implementations" and not HAS_TORCH:

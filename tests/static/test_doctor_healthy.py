@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from examples import examples
 from findings_samples import texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,7 +43,7 @@ def test_a_healthy_report_has_no_findings(name):
     assert wrong(HEALTHY[name]) == set()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.sampled_from(sorted(QUIET)), st.floats(0, 1))
 def test_a_healthy_report_cut_anywhere_has_no_findings(name, share):
     text = QUIET[name]
@@ -53,7 +54,7 @@ CUT = {"VA1002"}
 """A table that is cut is said to be cut."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.sampled_from(sorted(QUIET)), st.sampled_from(sorted(QUIET)))
 def test_an_error_free_log_beside_it_changes_nothing(name, other):
     if "cuda" in name or "nvidia" in name:
@@ -101,7 +102,7 @@ TEXTS = texts()
 PLAIN = [one for one in TEXTS if one.plain]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.sampled_from(PLAIN), st.randoms(use_true_random=False))
 def test_damage_does_not_change_the_codes(said, chance):
     assert wrong(damaged(said.text, chance)) == said.findings, said.what
@@ -119,7 +120,7 @@ def damaged(text: str, chance: random.Random) -> str:
     return chance.choice(("\n", "\r\n")).join(lines) + "\n"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.sampled_from(PLAIN), st.booleans())
 def test_a_healthy_log_beside_it_does_not_change_the_codes(said, before):
     parts = [said.text, HEALTHY["vllm-start-cuda-8xh100"]]
@@ -133,7 +134,7 @@ def test_a_device_that_an_error_names_is_not_one_more():
     assert wrong(text) == {"VA1301"}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.sampled_from(TEXTS), st.integers(80, 132))
 def test_a_line_that_a_terminal_broke_is_read_whole(said, width):
     if "\n" not in said.text.strip() and "|" not in said.text:

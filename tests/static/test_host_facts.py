@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -269,7 +270,7 @@ def damaged() -> st.SearchStrategy[bytes]:
     return st.one_of(st.binary(max_size=80), cut, mixed, words)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents=st.dictionaries(st.sampled_from(sorted(MACHINE)), damaged(), max_size=6))
 def test_no_content_of_any_file_crashes(tmp_path, contents):
     facts = collect(build(tmp_path, MACHINE | contents))

@@ -262,6 +262,7 @@ def test_a_bounded_read_never_waits(path):
 # --- probes ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_those_that_hang_share_one_time_and_keep_nobody(site, probed):
     for name in ("a", "b", "c", "e"):
         site.make(name, plugin=body("time.sleep(600)"))
@@ -287,6 +288,7 @@ def children(monkeypatch):
     return calls
 
 
+@pytest.mark.slow
 def test_a_hang_is_kept_until_something_changes_or_somebody_asks(site, probed, children):
     package = site.make("slow", plugin=body("time.sleep(600)"))
     first = probed("slow", limit_s=2.0)["slow"]
@@ -309,6 +311,7 @@ def test_who_never_had_a_turn_is_no_culprit():
     assert not dead.begun and not dead.hung
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [

@@ -50,6 +50,7 @@ def body(text, hook="probe"):
     return HOOK.format(hook=hook, body=text)
 
 
+@pytest.mark.slow
 def test_every_misbehaving_adapter_gets_a_status_and_the_healthy_one_is_ok(site, probed):
     kinds = ("exits", "hangs", "needs_lib", "prints", "raises", "segfaults")
     for kind in kinds:
@@ -72,6 +73,7 @@ def test_every_misbehaving_adapter_gets_a_status_and_the_healthy_one_is_ok(site,
     assert f"{Path('vllm_adapter_raises', 'plugin.py')}:3" in records["raises"].reason
 
 
+@pytest.mark.slow
 def test_a_crash_and_a_hang_show_the_line_they_are_at(site, probed):
     for kind in ("segfaults", "hangs"):
         site.add(kind)

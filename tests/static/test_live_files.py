@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -449,9 +450,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 @given(st.dictionaries(PLACES, TEXTS, max_size=6))
 def test_no_content_of_any_file_crashes(tmp_path_factory, files):
     root = tmp_path_factory.mktemp("machine")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from topologies import host, numa
@@ -165,7 +166,7 @@ def test_short_lists() -> None:
     assert span(["GPU0", "GPU1", "GPU3", "mlx5_bond", "NIC10"]) == "GPU0-1,3, mlx5_bond, NIC10"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(
     nodes=st.lists(st.none() | st.integers(0, 3), min_size=1, max_size=8),
     affinity=st.lists(st.frozensets(st.integers(0, 40)), min_size=8, max_size=8),

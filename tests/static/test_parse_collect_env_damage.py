@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parsed import REPORTS, of, versions
@@ -137,7 +138,7 @@ def shown(facts: HostFacts) -> dict[str, object]:
     return plain
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(dumps(), st.sampled_from(sorted(DAMAGE)))
 def test_damage_changes_no_answer(dump: tuple[str, HostFacts], damage: str) -> None:
     text, facts = dump
@@ -162,7 +163,7 @@ def check_part(part: HostFacts, whole: HostFacts) -> None:
     assert all(numa[node.id] == node.cpus for node in part.numa)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(dumps(), st.data())
 def test_a_dump_that_was_cut_says_less_and_nothing_else(
     dump: tuple[str, HostFacts], data: st.DataObject
@@ -181,7 +182,7 @@ def test_a_case_that_was_cut_says_less_and_nothing_else(path: Path) -> None:
         check_part(only_here("\n".join([*lines[:stop], ""])), whole)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(dumps(), st.data())
 def test_a_last_line_that_was_cut_is_not_believed(
     dump: tuple[str, HostFacts], data: st.DataObject
@@ -207,7 +208,7 @@ def only_here(text: str | bytes) -> HostFacts:
     return merge(parser.parse(report) for parser in parsers)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.text(max_size=300), st.sampled_from(CASES), st.integers(0, 4000))
 def test_no_text_breaks_a_parser(noise: str, path: Path, at: int) -> None:
     text = path.read_text("utf-8")

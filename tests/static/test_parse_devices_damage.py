@@ -13,6 +13,7 @@ from device_samples import (
     sample,
     single_blanks,
 )
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ _PATHS = sorted({path for _, path in EVERY})
 
 
 @given(one=st.sampled_from(EVERY), where=st.floats(0, 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_a_text_cut_at_any_character(one, where):
     parser, path = one
     text = sample(path)
@@ -66,7 +67,7 @@ def test_lost_blanks_and_bars(parser, path):
         max_size=6,
     ),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_no_text_makes_a_parser_raise(parser, pieces):
     text = "".join(
         piece if isinstance(piece, str) else sample(piece[0])[piece[1] :][: piece[2]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from device_samples import disagreements, read, sample
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -228,7 +229,7 @@ rows = st.lists(
 
 
 @given(rows, st.integers(0, 6000), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_tables_of_one_to_sixteen_devices(devices, end, blanks_lost):
     text = HEAD.format(smi="535.129.03", driver="535.129.03")
     for index, device in enumerate(devices):

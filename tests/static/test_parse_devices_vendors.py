@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from device_samples import disagreements, read, sample
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,7 +104,7 @@ def test_the_map_numbers_the_tables_devices():
 
 
 @given(st.integers(1, 16), st.integers(0, 3), st.integers(0, 6000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_npu_tables_of_one_to_sixteen(count, first, end):
     head = sample("reports/ascend/05-npu-smi-1x910b4-id-starts-at-1.txt").splitlines()[:6]
     rows = [

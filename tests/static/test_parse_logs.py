@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -271,7 +272,7 @@ def test_names_of_secret_variables() -> None:
     assert not any(map(is_secret, ("CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM", "PATH")))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.text(max_size=400) | st.binary(max_size=400))
 def test_cleaning_takes_any_text_and_is_final(text: str | bytes) -> None:
     report = clean(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from matrix_text import (
@@ -48,7 +49,7 @@ def check(text: str, truth: Printed, *, exact: bool) -> None:
         assert device.memory_nodes in {cpu_list(memory)} | (set() if exact else {()})
 
 
-SLOW = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow])
 
 
 @SLOW

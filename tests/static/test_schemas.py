@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -187,20 +188,20 @@ def test_the_examples_are_good():
     assert schema_accepts("capability", DESCRIPTOR)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600))
 @given(mutated(MANIFEST))
 def test_plain_manifest_checks_agree_with_the_schema(raw):
     faults = manifest.check_manifest(raw)
     assert schema_accepts("manifest", raw) == (not faults), faults
 
 
-@settings(max_examples=1200, deadline=None)
+@settings(max_examples=examples(1200))
 @given(mutated(DESCRIPTOR))
 def test_plain_descriptor_checks_agree_with_the_schema(raw):
     assert schema_accepts("capability", raw) == capability_accepts(raw)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(VALUES)
 def test_any_json_is_judged_and_never_crashes(raw):
     assert schema_accepts("manifest", raw) == (not manifest.check_manifest(raw))

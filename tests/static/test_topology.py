@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from topologies import host, numa
@@ -407,7 +408,7 @@ def matrices(draw: st.DrawFn, *, symmetric: bool) -> HostFacts:
     return host(count, link, vendor=vendor, node=nodes.__getitem__)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(matrices(symmetric=False))
 def test_groups_are_partitions_and_json_never_fails(facts: HostFacts) -> None:
     topology = build(facts)
@@ -426,7 +427,7 @@ def test_groups_are_partitions_and_json_never_fails(facts: HostFacts) -> None:
     topology.to_json()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(matrices(symmetric=True))
 def test_symmetric_tables_have_no_asymmetry(facts: HostFacts) -> None:
     topology = build(facts)
@@ -434,7 +435,7 @@ def test_symmetric_tables_have_no_asymmetry(facts: HostFacts) -> None:
     assert all(pair.reverse is None for pair in topology.pairs)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(matrices(symmetric=True))
 def test_half_a_symmetric_table_says_the_same(facts: HostFacts) -> None:
     (matrix,) = facts.links
@@ -452,7 +453,7 @@ def test_half_a_symmetric_table_says_the_same(facts: HostFacts) -> None:
 TABLES = sorted(REPORTS.glob("topology-*/*.txt")) + sorted(REPORTS.glob("*/*topo*.txt"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.sampled_from(TABLES), st.floats(0, 1), st.booleans())
 def test_a_cut_report_finds_no_new_fault_and_no_other_place(
     path: Path, share: float, one_line: bool

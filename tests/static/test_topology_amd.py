@@ -8,6 +8,7 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -157,7 +158,7 @@ def test_blanks_prefixes_and_endings_change_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(share=st.floats(0, 1))
 def test_a_cut_report_never_says_anything_else(path: Path, share: float) -> None:
     text = path.read_text(encoding="utf-8")
@@ -199,7 +200,7 @@ def test_a_damaged_row_is_left_out_and_told() -> None:
     assert matrix.notes == ("the weight table's row of GPU1 is cut or damaged",)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.text() | st.lists(st.sampled_from([
     "Weight between two GPUs", "LINK TYPE TABLE:", "GPU0 GPU1", "GPU0 0 15", "GPU1 XGMI 0",
     "GPU0 GPU0", '[{"gpu": 0, "bdf": 3, "links": [7]}]', "GPU[0] : (Topology) Numa Node: 99999",

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from topologies import host
@@ -114,7 +115,7 @@ def test_names_from_a_report_cannot_break_the_file() -> None:
     xml.fromstring(svg)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_boxes_never_overlap_and_stay_inside(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 17))

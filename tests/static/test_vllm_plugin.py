@@ -31,7 +31,7 @@ class Theirs:
 def vllm(monkeypatch):
     """vllm(selection, active) sets the stage; gives the list of calls of operators.register."""
     calls = []
-    vllm_plugin._selection.cache_clear()
+    vllm_plugin.forget()
     for name in [n for n in os.environ if n.startswith(("VA_", "_VA_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv(vllm_plugin.SAID, "")
@@ -56,7 +56,7 @@ def vllm(monkeypatch):
         return calls
 
     yield put
-    vllm_plugin._selection.cache_clear()
+    vllm_plugin.forget()
 
 
 def test_both_entries_have_one_name():
@@ -79,7 +79,7 @@ def test_a_child_is_quiet(vllm, capsys):
     vllm(CHOSEN)
     vllm_plugin.platform()
     capsys.readouterr()
-    vllm_plugin._selection.cache_clear()  # as in a child, which inherits the environment
+    vllm_plugin.forget()  # as in a child, which inherits the environment
     vllm_plugin.platform()
     assert capsys.readouterr().err == ""
 

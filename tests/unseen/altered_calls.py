@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tiny_llama import batch, greedy
+from tiny_llama import batch, checkpoint_activations, greedy
 from torch import nn
 from transformers import DynamicCache
 from unseen.odd_modules import vector
@@ -149,7 +149,7 @@ def train_with_dropout(model):
 
 
 def checkpointed(model):
-    model.gradient_checkpointing_enable()
+    checkpoint_activations(model)
     model.train()
 
 

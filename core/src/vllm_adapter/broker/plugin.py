@@ -91,6 +91,11 @@ def _selection() -> Selection | None:
     return selection
 
 
+def forget() -> None:
+    """Has this process choose anew; what its children were told of stays in the environment."""
+    _selection.cache_clear()
+
+
 def _is_ours(active: Any, platform: str) -> bool:
     """Whether vLLM's platform is the class we named, which vLLM then has imported."""
     module = sys.modules.get(PLATFORMS)

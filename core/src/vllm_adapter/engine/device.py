@@ -20,6 +20,7 @@ from vllm_adapter.discovery.registry import find
 from vllm_adapter.engine.ops.c_library import serve
 from vllm_adapter.engine.ops.library import refuse_foreign
 from vllm_adapter.engine.ops.providers import PROVIDERS
+from vllm_adapter.engine.registries import on_reset
 from vllm_adapter.engine.runtime import FrameworkRuntime, RuntimeAdapter
 from vllm_adapter.engine.runtime.c_library import ClibRuntime
 from vllm_adapter.engine.runtime.device_from_clib import enable
@@ -28,6 +29,7 @@ from vllm_adapter.settings import Settings
 
 _log = logging.getLogger("vllm_adapter.ops")
 _said: Final[set[str]] = set()
+on_reset(_said.clear)
 
 
 @dataclass(frozen=True)

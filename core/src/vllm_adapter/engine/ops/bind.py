@@ -32,6 +32,7 @@ from vllm_adapter.engine.ops.plans import PLANS, new_handle, picked, planned
 from vllm_adapter.engine.ops.providers import PROVIDERS, load
 from vllm_adapter.engine.ops.spec import Fn, OpCase, OpSpec
 from vllm_adapter.engine.ops.step import Step
+from vllm_adapter.engine.registries import on_reset
 from vllm_adapter.errors import UnsupportedCase
 from vllm_adapter.settings import Fallback, Settings
 
@@ -215,6 +216,8 @@ def _overload(spec: OpSpec, winner: Candidate, kernel: Fn, key: str) -> Fn:
 
 
 _warned: Final[set[tuple[str, str, str]]] = set()
+for _registry in (_bound, _bound_for, _warned):
+    on_reset(_registry.clear)
 
 
 def _warn_of_fallback(case: OpCase, found: Resolution, settings: Settings) -> None:

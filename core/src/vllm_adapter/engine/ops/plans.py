@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from vllm_adapter.engine.kept import kept
 from vllm_adapter.engine.ops.spec import Fn
+from vllm_adapter.engine.registries import on_reset
 
 
 @dataclass(slots=True)
@@ -28,6 +29,13 @@ class Plan:
 
 PLANS: Final[list[Plan]] = kept("plans", lambda: [Plan()])
 """By handle. A second import of this package goes on counting: older models keep theirs."""
+
+
+@on_reset
+def _forget() -> None:
+    """No handle has a step; their numbers stay taken, for graphs hold them as constants."""
+    for handle in range(len(PLANS)):
+        PLANS[handle] = Plan()
 
 
 def new_handle(owner: object = None) -> int:

@@ -15,6 +15,7 @@ from vllm_adapter.contract.resolve import RANKS, Provider
 from vllm_adapter.discovery.adapter import one_line, place
 from vllm_adapter.engine.ops import c_library as clib
 from vllm_adapter.engine.ops.spec import Fn
+from vllm_adapter.engine.registries import on_reset
 from vllm_adapter.errors import AdapterError
 
 
@@ -52,7 +53,7 @@ class Providers:
             self.generation += 1
 
     def clear(self) -> None:
-        """Forgets every adapter; for tests."""
+        """Forgets every adapter."""
         self._by_device.clear()
         self.generation += 1
 
@@ -95,3 +96,4 @@ def load(dotted: str, who: str) -> Any:
 
 PROVIDERS: Final = Providers()
 """The process's own: the default overloads ask it."""
+on_reset(PROVIDERS.clear)

@@ -25,11 +25,12 @@ HOOKS: Final = tuple(
 ALTERING: Final = (
     "__deepcopy__",
     "__reduce_ex__",
+    "activation_checkpointing_enable",
     "add_adapter",
     "dequantize",
     "enable_adapters",
     "enable_input_require_grads",
-    "gradient_checkpointing_enable",
+    "gradient_checkpointing_enable",  # its name before transformers 5.24
     "init_weights",
     "load_adapter",
     "resize_token_embeddings",

@@ -22,6 +22,7 @@ from vllm_adapter.engine.integrations.vllm.counters import counted
 from vllm_adapter.engine.ops.bind import Binding, bind
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.ops.spec import Facts, Fn, OpCase
+from vllm_adapter.engine.registries import on_reset
 from vllm_adapter.errors import UnsupportedCase
 from vllm_adapter.settings import Fallback, Settings
 
@@ -112,6 +113,8 @@ def left(op: str, refused: UnsupportedCase) -> None:
 
 
 _said: Final[set[tuple[str, str]]] = set()
+on_reset(_said.clear)
+on_reset(lambda: use(None))
 
 
 def run_of(binding: Binding) -> Fn:
@@ -163,3 +166,6 @@ def _bind_width(
     found = bound(op, {"dtype": dtype_name, "hidden": width, **dict(facts)})
     setattr(_by_width, name, None if found is None else run_of(found))
     return name
+
+
+on_reset(_bind_width.cache_clear)
