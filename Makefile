@@ -68,6 +68,7 @@ lint: .venv/.dev
 docs: .venv/.dev
 	@$(V) scripts/make_schema.py
 	@$(V) scripts/make_docs.py
+	@$(V) scripts/make_api.py
 
 clean:
 	rm -rf .venv .venv-lowest .venv-vllm certificates
