@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import vllm_adapter
+from vllm_adapter.contract.dotted import marked_methods, may_implement
+from vllm_adapter_conformance.rules._inspect_child import hooks
 
 pytestmark = pytest.mark.static
 
@@ -109,3 +111,22 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="hookimp"):
         vllm_adapter.hookimp  # noqa: B018
     assert set(vllm_adapter.__all__) <= set(dir(vllm_adapter))
+
+
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [("", True), ("(AdapterSpec)", True), ("(v.AdapterSpec)", True), ("(X)", False)],
+)
+def test_the_hooks_of_a_class_are_read_without_an_import(tmp_path, monkeypatch, base, told):
+    (tmp_path / "acme_hooks.py").write_text(
+        "import vllm_adapter as v\nfrom vllm_adapter import AdapterSpec, hookimpl\n"
+        f"class X: ...\nclass Plugin{base}:\n"
+        "    @hookimpl\n    def describe(self): ...\n    def probe(self): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugin = "acme_hooks:Plugin"
+    assert may_implement(plugin, "describe")
+    assert may_implement(plugin, "implementations") is not told
+    assert marked_methods(plugin, "hookimpl") == (("describe",) if told else ())
+    assert hooks({"plugin": plugin}) == {"hooks": ["describe"], "unmarked": ["probe"]}
+    sys.modules.pop("acme_hooks")
