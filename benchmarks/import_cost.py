@@ -44,7 +44,8 @@ def main() -> int:
         fake_dist.install_all(site)
         cold = fake_dist.environment(site, XDG_CACHE_HOME=str(site / "none"))
         warm = fake_dist.environment(site)
-        probing = "from vllm_adapter import registry as r; from vllm_adapter.settings import *; "
+        probing = "from vllm_adapter.discovery import registry as r; "
+        probing += "from vllm_adapter.settings import *; "
         probing += "r.probe(r.discover(Settings()), limit_s=9)"
         cpu_ms(["-c", probing], warm)
         least = {name: float("inf") for name in CASES}
