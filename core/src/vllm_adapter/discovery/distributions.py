@@ -19,6 +19,7 @@ from typing import Any, Final
 from vllm_adapter.files import PACKAGE_BYTES, read_bounded
 
 _TORCH: Final = re.compile(r"torch\s*(?:\[[^\]]*\])?\s*(?![\w.-])", re.ASCII | re.IGNORECASE)
+_NO_NAME: Final = "unknown"
 MAX_POINTS: Final = 64
 """Entry points of one group that a distribution may have; each costs a search for its package."""
 _OURS: Final = re.compile(r"vllm-adapter-(?!core|conformance|schemas|template|doctor|vendors)(.+)")
@@ -58,7 +59,13 @@ def entry_points(group: str, *, faulty: bool = False) -> list[EntryPoint]:
 
     found: list[EntryPoint] = []
     seen: set[str] = set()
+    shadowed: set[str] = set()
     for distribution in distributions():
+        folder = _folder_name(distribution)
+        if folder in shadowed:
+            continue
+        if folder != _NO_NAME:
+            shadowed.add(folder)
         fault = ""
         try:
             points = read_points(distribution, group)
@@ -190,7 +197,7 @@ def _mentions(distribution: Any, group: str) -> bool:
 
 def _folder_name(distribution: Any) -> str:
     """The name that a distribution has by the folder of its metadata, in lower case."""
-    folder = str(getattr(getattr(distribution, "_path", None), "name", "")) or "unknown"
+    folder = str(getattr(getattr(distribution, "_path", None), "name", "")) or _NO_NAME
     stem = folder.removesuffix(".dist-info").removesuffix(".egg-info").partition("-")[0]
     return re.sub(r"[-_.]+", "-", stem).lower()
 
