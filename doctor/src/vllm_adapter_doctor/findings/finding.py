@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from vllm_adapter.contract.codes import CODES
+from vllm_adapter_doctor.devices.verdict import Evidence as Evidence
 
 
 class Severity(Enum):
@@ -18,14 +19,6 @@ class Severity(Enum):
     """It works now, and something about it will surprise."""
     NOTE = "note"
     """Nothing is wrong: a limit of this hardware that is good to know. Never an exit code 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """One thing that was seen, and where: a file with its line, a variable, a command."""
-
-    text: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
