@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 from device_page import devices
 
 from vllm_adapter.contract.codes import CODES
+from vllm_adapter.contract.hooks import NOT_CALLED
+from vllm_adapter.contract.hookspecs import HOOKS, AdapterSpec
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.settings import VARIABLES
 from vllm_adapter_schemas import KINDS, load
@@ -110,6 +113,50 @@ def _resolved(root: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str
     return _resolved(root, found)
 
 
+HOOKS_HEAD = """\
+# Hooks
+
+Most adapters are a manifest, descriptors and kernels, and have no hook. A plug-in class answers
+what files cannot: the manifest names it (`"plugin": "vllm_adapter_acme.plugin:AcmePlugin"`), it is
+imported in a child process first, and no hook runs per token. Importing it must not import torch
+or a vendor's SDK: do that inside the hooks.
+
+```python
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllm_adapter import AdapterSpec, HostFacts, hookimpl
+
+
+class AcmePlugin(AdapterSpec):
+    @hookimpl
+    def describe(self, device: str, host: HostFacts) -> Mapping[str, Any]:
+        return {"memory": {"capacity_bytes": 64 << 30}}
+```
+
+All hooks are optional. Deriving from `AdapterSpec` is, too: mypy then holds the types of arguments
+and results to those below, and `typing.override` the names. A class that does not derive may take
+fewer arguments than a hook has, which is how hooks grow. A name or an argument that no hook has is
+refused when the plug-in is registered: `list --probe` shows it.
+"""
+
+
+def hooks() -> str:
+    lines = [HOOKS_HEAD]
+    for name in HOOKS:
+        function = getattr(AdapterSpec, name)
+        said = inspect.signature(function)
+        known = [one for one in said.parameters.values() if one.name != "self"]
+        arguments = [f"{one.name}: {one.annotation}" for one in known]
+        returns = said.return_annotation
+        waits = f" It waits for {NOT_CALLED[name]}." if name in NOT_CALLED else ""
+        lines += [f"## {name}", "", f"`{name}({', '.join(arguments)}) -> {returns}`", ""]
+        lines += [f"{inspect.getdoc(function)}{waits}", ""]
+    return "\n".join(lines)
+
+
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
@@ -120,6 +167,7 @@ PAGES = {
     "settings.md": settings,
     "operators.md": operators,
     "formats.md": formats,
+    "hooks.md": hooks,
     "devices.md": devices,
 }
 

@@ -128,15 +128,20 @@ def said(tmp_path_factory):
     )
     for name, (source, _) in PLUG_INS.items():
         (folder / f"{name}.py").write_text(HEAD + textwrap.dedent(source))
-    files = [str(folder / f"{name}.py") for name in PLUG_INS]
+    page = (ROOT / "docs/hooks.md").read_text(encoding="utf-8")
+    (folder / "documented.py").write_text(page.split("```python\n")[1].split("```")[0])
+    names = [*PLUG_INS, "documented"]
+    files = [str(folder / f"{name}.py") for name in names]
     options = ["--config-file", str(folder / "mypy.ini"), "--cache-dir", str(folder / "cache")]
     text, trouble, _ = api.run([*options, *files])
     assert not trouble
     lines = text.splitlines()
-    return {name: [x for x in lines if f"{name}.py:" in x] for name in PLUG_INS}
+    return {name: [x for x in lines if f"{name}.py:" in x] for name in names}
 
 
-@pytest.mark.parametrize(("name", "expected"), [(n, e) for n, (_, e) in PLUG_INS.items()])
+@pytest.mark.parametrize(
+    ("name", "expected"), [*((n, e) for n, (_, e) in PLUG_INS.items()), ("documented", "")]
+)
 def test_mypy_says_what_is_wrong_with_a_plug_in(said, name, expected):
     assert bool(said[name]) is bool(expected), said[name]
     assert expected in "\n".join(said[name])
