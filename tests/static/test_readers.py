@@ -273,7 +273,7 @@ def test_a_distribution_that_is_shadowed_brings_nothing(packages, monkeypatch):
     (first / "vllm_adapter_cuda-2.0.dist-info" / "METADATA").write_text(
         "Name: vllm-adapter-cuda\n"
     )
-    monkeypatch.syspath_prepend(str(first))
+    monkeypatch.setattr(sys, "path", [str(first), *sys.path])
     assert find_readers() == ({}, [])
 
 
