@@ -12,13 +12,14 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.manifest import Manifest
-from vllm_adapter.contract.reading import CLOSED, OPEN, fields_of
+from vllm_adapter.contract.reading import CLOSED, OPEN, fields_of, tag
+from vllm_adapter.hostfacts.facts import HostFacts
 
 FOLDER: Final = Path(__file__).parent.parent / "schemas/src/vllm_adapter_schemas"
 HEADS: Final[Mapping[str, tuple[type, str, str]]] = {
@@ -33,6 +34,13 @@ HEADS: Final[Mapping[str, tuple[type, str, str]]] = {
         "Capability descriptor",
         "What one arch can do, with the source of its figures. Figures are plain numbers with "
         "the unit in the name; unknown is null, never a guess.",
+    ),
+    "facts": (
+        HostFacts,
+        "Host facts",
+        "What `vllm-adapter facts` prints: one machine, collected live or read from a pasted "
+        "report. A key that is left out takes its default. Sizes are bytes; what nobody could "
+        "read is null or an empty list, and `unknown` says where it would have come from.",
     ),
 }
 """Kind: its type, its title, and what such a file is."""
@@ -64,8 +72,10 @@ def render(kind: str) -> str:
     types = {one.__name__: one for one in _types(root)}
     defs = {name: _object(part, types[name], kind) for name, part in parts.items()}
     body = defs.pop(root.__name__)
-    body["properties"] = {"schema": body["properties"].pop("schema"), **body["properties"]}
-    body["required"] = ["schema", *body["required"]]
+    form = msgspec.json.schema(Annotated[str, tag(kind)])
+    body["properties"].pop("schema", None)
+    body["properties"] = {"schema": {"description": TAG} | form} | body["properties"]
+    body["required"] = ["schema", *body.get("required", ())]
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:vllm-adapter:{kind}:1.0",
@@ -195,7 +205,7 @@ def _texts(kind: type) -> dict[str, str]:
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
                 assert isinstance(field.target, ast.Name)
                 found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
-    return found | ({"schema": TAG} if "schema" in getattr(kind, "__annotations__", ()) else {})
+    return found
 
 
 TAG: Final = (

@@ -19,8 +19,9 @@ from vllm_adapter.cli.checks import schema_faults
 from vllm_adapter.contract import capability, manifest
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.contract.reading import Fault
-from vllm_adapter.errors import CapabilityError
+from vllm_adapter.errors import CapabilityError, InputError
 from vllm_adapter.files import schema_version
+from vllm_adapter_doctor.report.document import from_document
 
 pytestmark = pytest.mark.static
 
@@ -85,6 +86,31 @@ DESCRIPTOR = {
     },
     "sources": {"/memory/capacity_bytes": {"kind": "measured", "reference": None}},
 }
+FACTS = {
+    "schema": "vllm-adapter/facts/1.0",
+    "os": {"name": "Linux", "environment": ["docker"]},
+    "pci": [
+        {"bdf": "0000:3b:00.0", "vendor": "10de", "device": "2335", "class_code": "0x030200"},
+    ],
+    "nodes": [{"path": "/dev/x", "kind": "char", "readable": True, "writable": False, "group": 4}],
+    "cgroup": {"memory_limit_bytes": 1024, "cpu_quota_cores": 1.5},
+    "torch": {"version": "2.13.0", "archs": ["sm_90"], "available": None},
+    "unknown": [["memory.total_bytes", "/proc/meminfo"]],
+    "accelerators": [
+        {"vendor": "cuda", "index": 0, "source": "nvidia-smi", "health": {"power_w": 70}},
+    ],
+    "links": [
+        {
+            "source": "nvidia-smi",
+            "vendor": "cuda",
+            "devices": ["GPU0"],
+            "indices": [0],
+            "links": [{"first": "GPU0", "second": "NIC0", "text": "PIX"}],
+        }
+    ],
+    "vllm": {"plugins": [["vllm.platform_plugins", "acme", "acme:register"]]},
+    "report": [{"number": 1, "text": "x"}],
+}
 WORDS = st.sampled_from(
     (
         *(
@@ -107,6 +133,7 @@ WORDS = st.sampled_from(
         *("vllm-adapter/capability/1.0", "vllm-adapter/capability/1.7"),
         *("vllm-adapter/capability/2.0", "measured", "hidden", "torch_type", "library", "source"),
         *("x", "a\u2028", "~/", "schema", "if/then"),
+        *("vllm-adapter/facts/1.0", "vllm-adapter/facts/1.7", "0000:3b:00.0", "bdf", "health"),
     )
 )
 SCALARS = (
@@ -187,11 +214,25 @@ def capability_accepts(raw):
     return True
 
 
+def facts_accepts(raw):
+    if not isinstance(raw, dict) or "schema" not in raw:  # which a bundle's facts may leave out
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a newer minor version
+        try:
+            from_document(raw)
+        except InputError:
+            return False
+    return True
+
+
 def test_the_examples_are_good():
     assert manifest_accepts(MANIFEST)
     assert schema_accepts("manifest", MANIFEST)
     assert capability_accepts(DESCRIPTOR)
     assert schema_accepts("capability", DESCRIPTOR)
+    assert facts_accepts(FACTS)
+    assert schema_accepts("facts", FACTS)
 
 
 @settings(max_examples=600, deadline=None)
@@ -206,11 +247,18 @@ def test_the_reader_of_descriptors_agrees_with_the_schema(raw):
     assert schema_accepts("capability", raw) == capability_accepts(raw)
 
 
+@settings(max_examples=800, deadline=None)
+@given(mutated(FACTS))
+def test_the_reader_of_facts_agrees_with_the_schema(raw):
+    assert schema_accepts("facts", raw) == facts_accepts(raw)
+
+
 @settings(max_examples=300, deadline=None)
 @given(VALUES)
 def test_any_json_is_judged_and_never_crashes(raw):
     assert schema_accepts("manifest", raw) == manifest_accepts(raw)
     assert schema_accepts("capability", raw) == capability_accepts(raw)
+    assert schema_accepts("facts", raw) == facts_accepts(raw)
 
 
 @pytest.mark.parametrize("section", [k for k in DESCRIPTOR if k not in ("schema", "identity")])
