@@ -51,7 +51,12 @@ Count = Annotated[int, Meta(gt=0, le=MAX_NUMBER)]
 Amount = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]
 Rate = Annotated[float, Meta(gt=0, le=MAX_NUMBER)]
 
-_WORDS: Final = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+_WORDS: Final = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+}
 _BOUNDS: Final = (("ge", "of at least"), ("gt", "above"), ("le", "of at most"))
 
 
