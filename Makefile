@@ -13,7 +13,7 @@ PACKAGES := schemas vendors core doctor conformance template \
 	adapters/musa adapters/mlu adapters/biren adapters/sim
 SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
 
-.PHONY: demo test test-lowest test-wheels test-fast test-vllm test-vllm-quick lint docs clean
+.PHONY: demo test test-lowest test-wheels test-fast test-vllm test-vllm-quick lint docs changelog versions clean
 
 .venv/.use: $(SOURCES)
 	@test -x $(V) || { echo "making .venv (once)"; $(PY) -m venv .venv; }
@@ -71,6 +71,15 @@ docs: .venv/.dev
 	@$(V) scripts/make_schema.py
 	@$(V) scripts/make_docs.py
 	@$(V) -m vllm_adapter_conformance.cli.pages >docs/rules.md
+	@$(V) scripts/make_api.py
+
+# Puts the fragments of changes/ into CHANGELOG.md and removes them; DRAFT=--draft only prints.
+changelog: .venv/.dev
+	@$(V) -m towncrier build --yes --version "$$(cat VERSION)" $(DRAFT)
+
+# Writes the version of VERSION, and the pins that follow from it, into every pyproject.toml.
+versions: .venv/.dev
+	@$(V) scripts/versions.py
 
 clean:
 	rm -rf .venv .venv-lowest .venv-vllm certificates

@@ -1,73 +1,217 @@
-"""Writes what of the schemas is made from code: operators in the descriptor's, all of facts'."""
+"""Makes the JSON Schemas from the types that declare the file formats.
+
+msgspec gives the rules of the types; their docstrings, and those below the fields, give the
+descriptions. Here is what neither says: the published form, and rules across fields.
+"""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import facts_schema
+import msgspec
 
-from vllm_adapter.contract.operators import OPERATORS, Fact, Operator
+from vllm_adapter.contract.capability import Capability
+from vllm_adapter.contract.manifest import Manifest
+from vllm_adapter.contract.reading import CLOSED, OPEN, fields_of
 
-FILE = Path(__file__).parent.parent / "schemas/src/vllm_adapter_schemas/capability-1.0.json"
-KINDS = {bool: "boolean", int: "integer", float: "number", str: "text"}
+FOLDER: Final = Path(__file__).parent.parent / "schemas/src/vllm_adapter_schemas"
+HEADS: Final[Mapping[str, tuple[type, str, str]]] = {
+    "manifest": (
+        Manifest,
+        "Adapter manifest",
+        "adapter.json in an adapter's top-level package: who the adapter is and which hardware "
+        "it is for. It is read without importing any of the adapter's code.",
+    ),
+    "capability": (
+        Capability,
+        "Capability descriptor",
+        "What one arch can do, with the source of its figures. Figures are plain numbers with "
+        "the unit in the name; unknown is null, never a guess.",
+    ),
+}
+"""Kind: its type, its title, and what such a file is."""
 
 
-def limits(operator: Operator) -> dict[str, Any]:
-    """What an entry's `limits` may say of the operator's facts."""
-    return {
-        "$ref": "#/$defs/entry",
-        "properties": {
-            "limits": {
-                "type": "object",
-                "propertyNames": {"enum": list(operator.facts)},
-                "properties": {name: fact_rule(fact) for name, fact in operator.facts.items()},
-            }
-        },
+def _when(key: str, value: Any, **then: Any) -> dict[str, Any]:
+    """A rule for objects in which one field has a value."""
+    return {"if": {"properties": {key: {"const": value}}, "required": [key]}, "then": then}
+
+
+ACROSS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "DeviceSection": {"anyOf": [{"required": ["torch_type"]}, {"required": ["library"]}]},
+    "OperatorEntry": {
+        "allOf": [
+            _when("support", "full", required=["dtypes", "run"]),
+            _when("support", "versioned", required=["dtypes", "run", "first_version"]),
+        ]
+    },
+}
+"""Rules across the fields of a type, which its reader checks in code."""
+
+
+def render(kind: str) -> str:
+    """The text of one schema."""
+    root, title, text = HEADS[kind]
+    (_,), parts = msgspec.json.schema_components(
+        [root], schema_hook=lambda _: {}, ref_template="#/$defs/{name}"
+    )
+    types = {one.__name__: one for one in _types(root)}
+    defs = {name: _object(part, types[name], kind) for name, part in parts.items()}
+    body = defs.pop(root.__name__)
+    body["properties"] = {"schema": body["properties"].pop("schema"), **body["properties"]}
+    body["required"] = ["schema", *body["required"]]
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:vllm-adapter:{kind}:1.0",
+        "title": title,
+        **body,
+        "description": text,
     }
-
-
-def fact_rule(fact: Fact) -> dict[str, str]:
-    """The rule of one fact, by the type of its samples."""
-    kind = "phase" if fact.step else KINDS[type(fact.samples[0])]
-    return {"description": _sentence(fact.summary) + ".", "$ref": f"#/$defs/fact_{kind}"}
-
-
-def entries(operator: Operator) -> dict[str, Any]:
-    """One entry of an operator, or a list of them."""
-    ref = {"$ref": f"#/$defs/{operator.name}"}
-    return {
-        "description": _sentence(operator.summary)
-        + ": an entry, or a list of entries, tried in order.",
-        "if": {"type": "array"},
-        "then": {"minItems": 1, "items": ref},
-        "else": ref,
-    }
-
-
-def render(schema: dict[str, Any]) -> str:
-    """The schema with the operators there are now."""
-    table = schema["properties"]["operators"]["properties"]
-    for name in [name for name in table if name != "source"]:
-        del table[name], schema["$defs"][name]
-    source = table.pop("source")
-    table |= {op.name: entries(op) for op in OPERATORS.values()} | {"source": source}
-    schema["$defs"] |= {op.name: limits(op) for op in OPERATORS.values()}
+    schema["$defs"] = dict(sorted(defs.items()))
+    _inline(schema)
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
+def _inline(schema: dict[str, Any]) -> None:
+    """Puts what is referred to once in its place: a reader looks in one place less."""
+    uses: dict[str, list[dict[str, Any]]] = {}
+    for node in _nodes(schema):
+        if "$ref" in node:
+            uses.setdefault(node["$ref"].rpartition("/")[2], []).append(node)
+    for name, (node, *more) in uses.items():
+        if not more:
+            own = {key: value for key, value in node.items() if key != "$ref"}
+            node.clear()
+            node |= schema["$defs"].pop(name) | own
+    if not schema["$defs"]:
+        del schema["$defs"]
+
+
+def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, (dict, list)):
+            yield from _nodes(item)
+
+
+def _types(root: type) -> Iterator[type]:
+    """Every type with fields that a file may hold."""
+    waiting, seen = [root], set()
+    while waiting:
+        kind = waiting.pop()
+        if kind in seen:
+            continue
+        seen.add(kind)
+        yield kind
+        for hint in (fields_of(kind) or {}).values():
+            waiting += [one for one in _leaves(hint) if fields_of(one)]
+
+
+def _leaves(hint: Any) -> Iterator[Any]:
+    args = getattr(hint, "__args__", ())
+    yield from (leaf for part in args for leaf in _leaves(part))
+    if not args:
+        yield hint
+
+
+def _object(part: dict[str, Any], kind: type, file: str) -> dict[str, Any]:
+    """The published form of a type: described fields, and no other keys."""
+    texts = _texts(kind)
+    properties = {}
+    for name in fields_of(kind) or ():
+        form = _form(part["properties"][name])
+        text = form.pop("description", None) or texts.get(name) or _sentence(name)
+        if file == "capability" and _nullable(form) and "ull" not in text:
+            text += " Null when unknown."
+        properties[name] = {"description": text} | form
+    result: dict[str, Any] = {"type": "object", "properties": properties}
+    if says := kind.__dict__.get("__doc__"):
+        # the first part says what the type is, the next what its reader does
+        result = {"description": " ".join(says.split("\n\n")[0].split())} | result
+    if required := [name for name in properties if name in part["required"]]:
+        result["required"] = required
+    if kind in CLOSED:
+        result["propertyNames"] = {"enum": list(properties)}
+        result |= {"minProperties": CLOSED[kind]} if CLOSED[kind] else {}
+    elif kind not in OPEN:
+        result["additionalProperties"] = False
+    rules = [ACROSS[one.__name__] for one in kind.__mro__ if one.__name__ in ACROSS]
+    return result | dict(rules[0] if rules else {})
+
+
+def _form(field: Any) -> Any:
+    """One field as people write schemas: no defaults, and types in the place of alternatives."""
+    if isinstance(field, list):
+        return [_form(one) for one in field]
+    if not isinstance(field, dict):
+        return field
+    left_out = field.get("x-left-out", False)
+    found = {
+        key: _form(value)
+        for key, value in field.items()
+        if key not in ("default", "title", "x-left-out", "anyOf")
+    }
+    options = [_form(one) for one in field.get("anyOf", ())]
+    null = {"type": "null"} in options and not left_out
+    options = [one for one in options if one != {"type": "null"}]
+    if len(options) == 2 and any(one.get("type") == "array" for one in options):
+        lists = next(one for one in options if one.get("type") == "array")
+        other = next(one for one in options if one is not lists)
+        found |= {"if": {"type": "array"}, "then": lists, "else": other}
+    elif len(options) == 1:
+        found = options[0] | found
+        if null and "enum" in found:
+            found["enum"] = [*found["enum"], None]
+        elif null and "$ref" in found:
+            found["anyOf"] = [{"$ref": found.pop("$ref")}, {"type": "null"}]
+        elif null:
+            found["type"] = [found["type"], "null"]
+    elif options:
+        raise ValueError(f"no published form of {field}")
+    return found
+
+
+def _nullable(form: Mapping[str, Any]) -> bool:
+    return "null" in form.get("type", ()) or None in form.get("enum", ())
+
+
+def _texts(kind: type) -> dict[str, str]:
+    """The strings below the fields of a class and of those that it is made of."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        try:
+            (node,) = ast.parse(inspect.getsource(one)).body
+        except (OSError, TypeError):  # made by a function, not written
+            continue
+        assert isinstance(node, ast.ClassDef)
+        for field, text in zip(node.body, node.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                assert isinstance(field.target, ast.Name)
+                found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
+    return found | ({"schema": TAG} if "schema" in getattr(kind, "__annotations__", ()) else {})
+
+
+TAG: Final = (
+    "Kind and version of this file. A reader refuses another major version, and ignores the "
+    "unknown keys of a newer minor one."
+)
+
+
+def _sentence(name: str) -> str:
+    """What a name says that has its unit in it."""
+    return name.replace("_", " ").capitalize() + "."
 
 
 def main() -> int:
     """Writes the files, or with --check says whether they are up to date."""
-    made = {
-        FILE: render(json.loads(FILE.read_text(encoding="utf-8"))),
-        facts_schema.FILE: facts_schema.render(),
-    }
+    made = {FOLDER / f"{kind}-1.0.json": render(kind) for kind in HEADS}
     stale = [
         path
         for path, text in made.items()

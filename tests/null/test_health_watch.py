@@ -1,13 +1,12 @@
 """The watch over a running server: tools and a driver library that change over time.
 
-The tools are shell scripts that give the next of several answers at each call; the library is
-compiled here.
+The tools are shell scripts that give the next of several answers at each call; the library is a
+stand-in for its binding.
 """
 
 from __future__ import annotations
 
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
 from vllm_adapter.hostfacts.facts import Accelerator
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.live.health import Reading, read_health
+from vllm_adapter_doctor.live.readers import Reader
 from vllm_adapter_doctor.serving.health import Used
 from vllm_adapter_doctor.serving.watch import Watch, Watcher
 
@@ -28,12 +28,11 @@ GIB = 1 << 30
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    """The folder of tools; nothing else is on PATH, and no driver library is found."""
+    """The folder of tools; nothing else is on PATH, and no adapter brings a reader."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    monkeypatch.setattr("vllm_adapter_doctor.live.health._CHILDREN", {})
+    monkeypatch.setattr("vllm_adapter_doctor.live.health.find_readers", lambda: ({}, []))
     return folder
 
 
@@ -253,95 +252,23 @@ def test_no_tool_at_all(path):
     assert not found.hangs
 
 
-LIBRARY = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-typedef struct {
-    char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32];
-} pci;
-typedef struct { unsigned long long total, free, used; } memory;
-typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } process;
-static int mode(void) {
-    int n = 0;
-    FILE *file = fopen(getenv("FAKE_NVML"), "r");
-    if (file) { if (fscanf(file, "%d", &n) != 1) n = 0; fclose(file); }
-    return n;
-}
-int nvmlInit_v2(void) { puts("a banner"); return mode() == 9 ? 18 : 0; }
-int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) {
-    *h = (void *)(unsigned long)(i + 1);
-    if (mode() == 6 && i == 1) return 4;
-    if (mode() == 7 && i == 1) return 999;
-    return mode() == 3 && i == 1 ? 15 : 0;
-}
-int nvmlDeviceGetPciInfo_v3(void *h, pci *p) {
-    sprintf(p->bus_id, "00000000:%02lX:00.0", 0x3b + (unsigned long)h);
-    return 0;
-}
-int nvmlDeviceGetName(void *h, char *t, unsigned n) { strncpy(t, "NVIDIA H200", n); return 0; }
-int nvmlDeviceGetUUID(void *h, char *t, unsigned n) {
-    snprintf(t, n, "GPU-%lu", (unsigned long)h);
-    return 0;
-}
-int nvmlDeviceGetMemoryInfo(void *h, memory *m) {
-    m->total = 140ull << 30; m->used = 90ull << 30; m->free = m->total - m->used;
-    return 0;
-}
-int nvmlDeviceGetTemperature(void *h, unsigned sensor, unsigned *t) {
-    *t = mode() == 1 ? 92 : 45;
-    return mode() == 2 && h == (void *)1 ? 15 : 0;
-}
-int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *next) {
-    *now = mode() == 8; *next = 0;
-    return mode() == 5 ? 3 : 0;
-}
-int nvmlDeviceGetPowerUsage(void *h, unsigned *w) { *w = 350500; return 0; }
-int nvmlDeviceGetEnforcedPowerLimit(void *h, unsigned *w) { *w = 700000; return 0; }
-int nvmlDeviceGetClockInfo(void *h, unsigned kind, unsigned *c) { *c = 900; return kind != 1; }
-int nvmlDeviceGetMaxClockInfo(void *h, unsigned kind, unsigned *c) { *c = 1980; return kind != 1; }
-int nvmlDeviceGetCurrentClocksThrottleReasons(void *h, unsigned long long *r) {
-    *r = mode() == 1 ? 0x48 : 0x1;
-    return 0;
-}
-int nvmlDeviceGetTotalEccErrors(void *h, int type, int counter, unsigned long long *n) {
-    *n = mode() == 4 && type == 1 && counter == 0 ? 3 : 0;
-    return 0;
-}
-int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, process *p) {
-    *n = 1; p[0].pid = 4711; p[0].used = mode() == 5 ? ~0ull : 80ull << 30;
-    return 0;
-}
-"""
+BINDINGS = Path(__file__).parents[1] / "bindings"
+WORDS = ("", "hot", "lost-late", "lost", "ecc", "untold", "not-ours", "unknown", "mig", "init-18")
 
 
-@pytest.fixture(scope="module")
-def nvml(tmp_path_factory):
-    """A function that makes the fake library answer otherwise; NVML's signatures, in C."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        print("no C compiler is here: the fake driver library is left out")
-        pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("nvml")
-    (folder / "nvml.c").write_text(LIBRARY)
-    subprocess.run(
-        [
-            compiler,
-            "-shared",
-            "-fPIC",
-            "-w",
-            "-o",
-            folder / "libnvidia-ml.so.1",
-            folder / "nvml.c",
-        ],
-        check=True,
+@pytest.fixture
+def nvml(tmp_path, monkeypatch):
+    """A function that asks the cuda adapter's reader, beside a stand-in for NVIDIA's binding."""
+    reader = Reader("cuda", "vllm_adapter_cuda.health", "vllm-adapter-cuda")
+    monkeypatch.setattr(
+        "vllm_adapter_doctor.live.health.find_readers", lambda: ({"cuda": reader}, [])
     )
+    monkeypatch.syspath_prepend(str(BINDINGS))
 
-    def ask(mode):
-        (folder / "mode").write_text(str(mode))
-        environ = {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML": str(folder / "mode"), "PATH": ""}
-        return read_health("cuda", environ=environ)
+    def ask(mode, **limits):
+        file = tmp_path / "mode"
+        file.write_text(WORDS[mode] if isinstance(mode, int) else mode)
+        return read_health("cuda", environ={"FAKE_NVML": str(file), "PATH": ""}, **limits)
 
     return ask
 
@@ -387,7 +314,15 @@ def test_a_gpu_is_lost_by_any_call_s_answer(nvml, mode, index):
 
 def test_what_is_not_ours_or_split_or_unknown(nvml):
     assert [one.index for one in nvml(6).accelerators] == [0]
-    assert [one.partition for one in nvml(8).accelerators] == ["MIG"] * 2
+    split = nvml(8).accelerators
+    assert [one.partition for one in split] == ["MIG", "1g.18gb", "2g.35gb", "MIG"]
+    assert [(one.index, one.die, one.uuid) for one in split[1:3]] == [
+        (0, 0, "MIG-10"),
+        (0, 1, "MIG-11"),
+    ]
+    assert {(one.bdf, one.name, one.compute_units) for one in split[1:3]} == {
+        (None, "NVIDIA H200", 16)
+    }
     assert [one.partition for one in nvml(0).accelerators] == [None] * 2
     unknown = nvml(7).accelerators[1].health.errors
     assert unknown == (
@@ -397,3 +332,23 @@ def test_what_is_not_ours_or_split_or_unknown(nvml):
 
 def test_a_library_that_cannot_start_says_its_code(nvml):
     assert nvml(9).fault == ("libnvidia-ml.so.1: nvmlInit_v2 gave 18; nvidia-smi: not on PATH")
+
+
+def test_every_process_is_told(nvml):
+    """More than any buffer of ours once held."""
+    assert len(nvml("crowded").accelerators[0].processes) == 100
+
+
+@pytest.mark.parametrize(
+    ("words", "fault", "hangs"),
+    [
+        ("crash", "vllm_adapter_cuda.health: was killed by SIGABRT", False),
+        ("hang", "vllm_adapter_cuda.health: gave no answer within 2 s and was ended", True),
+        ("no-library", "libnvidia-ml.so.1: no such library", False),
+        ("no-count", "libnvidia-ml.so.1: nvmlDeviceGetCount_v2 gave 999", False),
+    ],
+)
+def test_a_reader_that_fails_costs_itself_alone(nvml, words, fault, hangs):
+    found = nvml(words, timeout_s=2.0)
+    assert (found.accelerators, found.hangs) == ((), hangs)
+    assert found.fault == (fault if hangs else f"{fault}; nvidia-smi: not on PATH")

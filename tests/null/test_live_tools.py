@@ -18,6 +18,7 @@ from vllm_adapter.hostfacts._tree import Tree
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_doctor.live import children
 from vllm_adapter_doctor.live.children import run_all
+from vllm_adapter_doctor.live.readers import Reader
 from vllm_adapter_doctor.live.tools import ask_tools, asked_tools, find_program
 from vllm_adapter_doctor.live.whole import collect_all
 
@@ -33,7 +34,10 @@ def tools(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}relative")
-    monkeypatch.setattr("vllm_adapter_doctor.live.tools._DRIVER_CHILD", tmp_path / "none.py")
+    (tmp_path / "none.py").touch()
+    monkeypatch.setattr("vllm_adapter_doctor.live.tools._FUNCTION_CHILD", tmp_path / "none.py")
+    readers = {}
+    monkeypatch.setattr("vllm_adapter_doctor.live.tools.find_readers", lambda: (readers, []))
 
     def put(name: str, script: str, mode: int = 0o755) -> Path:
         path = folder / name
@@ -41,6 +45,13 @@ def tools(tmp_path, monkeypatch):
         path.chmod(mode)
         return path
 
+    def read(vendor: str, *lines: str) -> None:
+        name = f"{vendor}_reader"
+        (tmp_path / f"{name}.py").write_text("\n".join(f"print({line!r})" for line in lines))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        readers[vendor] = Reader(vendor, name, "acme")
+
+    put.reader = read
     return put
 
 
@@ -241,13 +252,9 @@ TABLE = """
 """
 
 
-def driver_child(tmp_path: Path, *lines: str) -> None:
-    (tmp_path / "none.py").write_text("\n".join(f"print({line!r})" for line in lines))
-
-
 def test_a_driver_s_library_completes_what_the_tool_tells(tmp_path, tools):
     version = '{"component": "nvml", "version": "13.580", "source": "libnvidia-ml.so.1"}'
-    driver_child(tmp_path, DEVICE, version, "a banner", "3")
+    tools.reader("cuda", DEVICE, version, "a banner", "3")
     tools("nvidia-smi", f"cat <<'END'{TABLE}END")
     facts, _ = ask(tmp_path, "cuda")
     (only,) = facts.accelerators
@@ -256,17 +263,50 @@ def test_a_driver_s_library_completes_what_the_tool_tells(tmp_path, tools):
 
 
 def test_a_driver_s_library_alone_tells_of_devices(tmp_path, tools):
-    driver_child(tmp_path, DEVICE)
+    tools.reader("cuda", DEVICE)
     facts, unknown = ask(tmp_path, "cuda")
     assert [(one.bdf, one.arch) for one in facts.accelerators] == [("0000:3b:00.0", "sm_90")]
     assert unknown == {"tools.nvidia-smi": "nvidia-smi: not on PATH"}
 
 
 def test_a_library_of_another_maker_completes_nothing_of_nvidia_s(tmp_path, tools):
-    driver_child(tmp_path, DEVICE)
+    tools.reader("cuda", DEVICE)
     tools("nvidia-smi", f"sed 's/NVIDIA H200/PPU-ZW810E /' <<'END'{TABLE}END")
     facts, _ = ask(tmp_path, "cuda")
     assert [(one.vendor, one.arch) for one in facts.accelerators] == [("thead", None)]
+
+
+def test_a_reader_completes_each_instance_of_mig(tmp_path, tools):
+    """The table has its numbers alone; a process is given it by its UUID."""
+    instance = (
+        '{"index": 0, "die": 0, "uuid": "MIG-4c1f2d3e", "partition": "1g.18gb", "arch": "sm_90"}'
+    )
+    table = """
+|   0    7   0   0  |      11MiB / 16384MiB    | 16      0 |  1   0    1    0    1 |
+"""
+    text = TABLE + "| MIG devices: |" + table
+    tools.reader("cuda", DEVICE, instance)
+    tools("nvidia-smi", f"cat <<'END'{text}END")
+    facts, _ = ask(tmp_path, "cuda")
+    found = [(one.die, one.uuid, one.partition) for one in facts.accelerators]
+    assert (0, "MIG-4c1f2d3e", "1g.18gb") in found and len(found) == 2
+
+
+def test_lines_that_break_the_format_are_not_believed(tmp_path, tools):
+    tools.reader("cuda", DEVICE, '{"index": 1, "temperature_c": "hot"}')
+    facts, unknown = ask(tmp_path, "cuda")
+    assert facts.accelerators == ()
+    assert unknown["tools.cuda_reader"] == (
+        'libnvidia-ml.so.1: line 2: /temperature_c should be a number, and is "hot"'
+    )
+
+
+def test_a_function_of_a_library_tells_a_version(tmp_path, tools):
+    (tmp_path / "none.py").write_text(
+        """print('a banner {"number": 1}'); print('{"number": 13010}')"""
+    )
+    facts, _ = ask(tmp_path, "cuda")
+    assert (facts.driver("cuda").version, facts.driver("cuda").source) == ("13.1", "libcuda.so.1")
 
 
 def test_an_interrupt_ends_all_of_them(tmp_path):

@@ -20,7 +20,7 @@ from vllm_adapter.errors import AdapterError, NewerFormat
 
 pytestmark = pytest.mark.static
 
-HEAVY = ("torch", "jsonschema", "pluggy", "numpy", "transformers", "packaging", "vllm")
+HEAVY = ("torch", "jsonschema", "pluggy", "numpy", "transformers", "vllm")
 
 
 def run(*words, env=None, **options):

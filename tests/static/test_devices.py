@@ -355,7 +355,7 @@ def test_any_part_of_a_report_gives_a_choice(share):
 
 def test_mig_without_an_instance_serves_nothing():
     choice = manager(smi(0, partition="MIG"), smi(1)).choose()
-    assert chosen(choice) == ["cuda:1"] and "MIG is on" in reasons(choice)["cuda:0"]
+    assert chosen(choice) == ["cuda:1"] and "MIG mode is on" in reasons(choice)["cuda:0"]
     split = manager(smi(0, partition="MIG"), smi(0, uuid="MIG-1", gib=20, partition="3g.20gb"))
     assert [d.uuid for d in split.inventory.devices] == ["MIG-1"]
     assert chosen(split.choose()) == ["cuda:0"]

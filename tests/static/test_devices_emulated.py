@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from vllm_adapter.contract.manifest import DeviceSection, Manifest
@@ -57,7 +58,9 @@ def test_a_role_chooses_it():
 
 
 def test_the_same_device_in_hardware_is_chosen():
-    record = dataclasses.replace(RECORD, manifest=dataclasses.replace(MANIFEST, emulated=False))
+    record = dataclasses.replace(
+        RECORD, manifest=msgspec.structs.replace(MANIFEST, emulated=False)
+    )
     assert [one.device.id for one in manager(record).choose().chosen] == ["sim:0"]
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.hostfacts.facts import Driver, HostFacts, OsFacts, TorchBuild
-from vllm_adapter_doctor.devices.driver_decision import Outcome, bytes_after, consequence
 from vllm_adapter_doctor.devices.driver_rules import negotiate
+from vllm_adapter_doctor.devices.verdict import Outcome, bytes_after, consequence
 from vllm_adapter_doctor.vendor_data.driver_tables import NVIDIA_MINIMUM, ROCM_DRIVERS
 
 pytestmark = pytest.mark.static

@@ -129,11 +129,14 @@ def test_a_star_stays_inside_its_folder():
 @pytest.mark.parametrize(
     ("entries", "says"),
     [
-        ([{"pci_vendor": "10de", "usb_vendor": "1234"}], "unknown key 'usb_vendor'"),
+        (
+            [{"pci_vendor": "10de", "usb_vendor": "1234"}],
+            "/match/0/usb_vendor is an unknown key",
+        ),
         ([{"pci_vendor": "10DE"}], "four lower-case hexadecimal digits"),
-        ([{"machine": "x86_64"}], "must be a list"),
-        ([{}], "at least one key"),
-        (["10de"], "must be an object"),
+        ([{"machine": "x86_64"}], "/match/0/machine is 'x86_64'; write a list of at least 1 item"),
+        ([{}], "/match/0 is {}; write an object of at least one of: pci_vendor"),
+        (["10de"], "/match/0 is '10de'; write an object"),
     ],
 )
 def test_entries_that_break_the_manifests_rules(ask, entries, says):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from vllm_adapter.cli.main import main
 from vllm_adapter.contract import manifest, torch_names
+from vllm_adapter.contract.reading import Fault
 from vllm_adapter.discovery import registry
 from vllm_adapter.errors import ManifestError
 from vllm_adapter.settings import Settings
@@ -75,7 +76,8 @@ def test_whatever_name_is_valid_makes_a_type_that_torch_reads(name):
     assert re.fullmatch("[a-z][a-z_]*", kind)
     if manifest.check_torch_type(kind) is None and manifest.check_name(name) is None:
         given = raw(name, library="libx.so")
-        assert not manifest.check_manifest(given) and not manifest.check_torch_names(given)
+        assert manifest.parse_manifest(given).device.torch_type == kind
+        assert not manifest.check_torch_names(given)
 
 
 @pytest.mark.parametrize("kind", [*torch_names.DEVICE_TYPES, "abs", "nn", "contiguous"])
@@ -106,5 +108,5 @@ def test_a_name_that_is_torch_s_is_for_that_device_alone(tmp_path, capsys, name)
 
 
 def test_a_device_type_with_a_digit_is_refused_with_the_one_to_write():
-    (fault,) = manifest.check_manifest(raw(torch_type="acme2"))
-    assert "has a torch_type that is 'acme2'; torch reads" in fault and "acme_two" in fault
+    with pytest.raises(Fault, match=r"/device/torch_type is 'acme2'; write .*: acme_two$"):
+        manifest.parse_manifest(raw(torch_type="acme2"))

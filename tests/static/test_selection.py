@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from fake_dist import write_adapter
 from hypothesis import given
@@ -111,7 +112,7 @@ def test_a_device_without_a_platform_of_vllm_s_steps_aside_and_says_so():
 
 def test_an_emulated_device_is_chosen_by_name_alone():
     sim = dataclasses.replace(
-        ACME, manifest=dataclasses.replace(ACME.manifest, emulated=True), name="sim"
+        ACME, manifest=msgspec.structs.replace(ACME.manifest, emulated=True), name="sim"
     )
     chosen = choose([CPU, sim], settings(), CPU_BUILD)
     assert chosen.adapter == "cpu"

@@ -20,9 +20,9 @@ from vllm_adapter.hostfacts.facts import (
 from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter.hostfacts.match import match
 from vllm_adapter_conformance.rules.l0_hardware import ASSUMED_SHARE, kinds
-from vllm_adapter_doctor.devices.driver_decision import Outcome
 from vllm_adapter_doctor.devices.driver_rules import negotiate
 from vllm_adapter_doctor.devices.recognition import recognise
+from vllm_adapter_doctor.devices.verdict import Outcome
 from vllm_adapter_doctor.vendor_data.driver_tables import NVIDIA_MINIMUM, ROCM_DRIVERS
 
 pytestmark = pytest.mark.static

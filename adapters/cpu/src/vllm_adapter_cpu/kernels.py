@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from vllm_adapter.engine.ops import generic
+from vllm_adapter import generic
 
 
 def reshape_and_cache(

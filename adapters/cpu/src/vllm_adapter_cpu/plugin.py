@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vllm_adapter.contract.hookspecs import hookimpl
+from vllm_adapter import AdapterSpec, hookimpl
 
 if TYPE_CHECKING:
-    from vllm_adapter.hostfacts.facts import HostFacts
+    from vllm_adapter import HostFacts
 
 NATIVE_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"})
 NATIVE_FLOAT16 = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
 """Flags of /proc/cpuinfo (x86-64 and aarch64) for arithmetic in the dtype, not mere conversion."""
 
 
-class CpuPlugin:
+class CpuPlugin(AdapterSpec):
     """Fills in what a generic descriptor cannot know: cores, memory, which dtypes are native."""
 
     @hookimpl

@@ -38,7 +38,9 @@ def hooks(order: Order) -> dict[str, Any]:
     manager.register(instance)
     manager.check_pending()
     marked = {caller.name for caller in manager.get_hookcallers(instance) or ()}
-    methods = [name for name in dir(type(instance)) if name in HOOKS]
+    kind = type(instance)
+    own = (n for n in dir(kind) if getattr(kind, n) is not getattr(AdapterSpec, n, None))
+    methods = [name for name in own if name in HOOKS]
     return {"hooks": sorted(marked), "unmarked": [name for name in methods if name not in marked]}
 
 

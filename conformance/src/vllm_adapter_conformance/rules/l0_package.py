@@ -41,26 +41,32 @@ def if_plugin(target: Target) -> Iterator[Case | NotDeclared]:
 
 @rule(
     "L0.manifest.schema",
-    summary="adapter.json keeps its schema, and core's plain check agrees",
+    summary="adapter.json keeps its schema, and core's reader agrees",
     why="The manifest is what `list`, `doctor` and vLLM's broker read without importing the "
     "adapter. With a fault in it the adapter is listed as broken, and its devices stay unused. "
     "Run `vllm-adapter validate` on the file: it names every fault with the field's meaning. If "
-    "the schema and the plain check disagree, core has the fault: please report it.",
+    "the schema and core's reader disagree, core has the fault: please report it.",
     cases=once,
 )
 def check_manifest_schema(bench: Bench, case: Case) -> None:
-    """Holds the file against the JSON Schema and against the checks of discovery."""
+    """Holds the file against the JSON Schema and against the reader of discovery."""
     from vllm_adapter.cli.checks import check_document
-    from vllm_adapter.contract.manifest import check_manifest
+    from vllm_adapter.contract.manifest import check_torch_names, parse_manifest
+    from vllm_adapter.contract.reading import Fault
     from vllm_adapter.files import read_json
 
     file = package(bench.target) / "adapter.json"
     raw = read_json(file, "the manifest")
-    by_schema, by_hand = check_document(raw, str(file)).faults, check_manifest(raw)
-    if bool(by_schema) != bool(by_hand):
+    by_schema, by_reader = check_document(raw, str(file)).faults, []
+    try:
+        parse_manifest(raw)
+        by_reader += check_torch_names(raw)
+    except Fault as fault:
+        by_reader.append(str(fault))
+    if bool(by_schema) != bool(by_reader):
         raise Failure(
-            "the schema and core's plain check of the manifest to agree",
-            f"by schema: {[str(f) for f in by_schema]}; by hand: {by_hand}",
+            "the schema and core's reader of the manifest to agree",
+            f"by schema: {[str(f) for f in by_schema]}; by the reader: {by_reader}",
         )
     if by_schema:
         raise Failure(

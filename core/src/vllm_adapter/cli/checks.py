@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.contract import capability
-from vllm_adapter.contract.capability_check import escaped
 from vllm_adapter.contract.manifest import check_torch_names
+from vllm_adapter.contract.reading import escaped
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import PACKAGE_BYTES, read_json, schema_version, shown
 

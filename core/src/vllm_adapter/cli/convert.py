@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vllm_adapter.contract.capability import SCHEMA_NAME, SCHEMA_VERSION
-from vllm_adapter.contract.capability_check import UNIT_DTYPES, escaped
+from vllm_adapter.contract.reading import escaped
+from vllm_adapter.contract.sections import UNIT_DTYPES
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import shown
 

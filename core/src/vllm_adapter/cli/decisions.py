@@ -209,7 +209,7 @@ def case_text(case: Mapping[str, FactValue]) -> str:
 
 def entry_line(entry: OperatorEntry) -> str:
     """One entry as a line: what it declares, and where it stands."""
-    words = [entry.support, *entry.dtypes]
+    words: list[str] = [entry.support, *entry.dtypes]
     if entry.limits:
         words.append(json.dumps(entry.limits))
     if entry.declares:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Final
 
@@ -52,7 +53,7 @@ def resolve(text: str) -> Path:
             return path
     except (OSError, ValueError) as error:  # too long, or with a null character
         raise InputError(f"{text[:80]!r} is no path: {error}", hint="give a path") from None
-    if NAME.match(text):
+    if re.fullmatch(NAME, text):
         return find_package(text)
     raise InputError(
         f"there is no file or folder {text}",

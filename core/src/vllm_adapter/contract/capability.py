@@ -1,8 +1,7 @@
 """A capability descriptor: what one arch can do, with the source of each figure.
 
-The JSON Schema of the file is `vllm_adapter_schemas`' `capability`; it documents every field.
-This module reads a file with plain checks (no jsonschema) into frozen objects whose attributes
-are the file's own names: `cap.memory.bandwidth_gb_s` is a number or None, and
+The types here are the file's format, from which its JSON Schema is made. Attributes are the
+file's own names: `cap.memory.bandwidth_gb_s` is a number or None, and
 `cap.source("/memory/bandwidth_gb_s")` says where it is from. Unknown is None, never a guess.
 """
 
@@ -10,157 +9,68 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from vllm_adapter.contract.capability_check import UNIT_DTYPES, Checker, Fault, escaped
-from vllm_adapter.contract.decision import OperatorEntry
-from vllm_adapter.contract.operators import OPERATORS
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from vllm_adapter.contract.entries import Operators, finished
+from vllm_adapter.contract.manifest import Condition
+from vllm_adapter.contract.reading import OURS, Fault, Text, escaped, read, tag
+from vllm_adapter.contract.sections import (
+    Dma,
+    Driver,
+    Execution,
+    Identity,
+    Kv,
+    Memory,
+    Numerics,
+    Source,
+    Units,
+    Vllm,
+)
 from vllm_adapter.errors import CapabilityError, NewerFormat
 from vllm_adapter.files import PACKAGE_BYTES, read_json, schema_version, shown
 
 SCHEMA_NAME: Final = "vllm-adapter/capability"
 SCHEMA_VERSION: Final = (1, 0)
-DEFAULT_BLOCK: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which device this is. `capability_id` is None where the vendor has no such number."""
-
-    vendor: str
-    arch: str
-    torch_type: str | None
-    name: str | None = None
-    capability_id: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ComputeUnit:
-    """Peak of one dtype, dense. `emulated`: the dtype is stored, but computed in another.
-
-    `accumulate` is the dtype of sums, where the rate depends on it.
-    """
-
-    throughput_gflops: float | None = None
-    ops_per_clock_per_unit: float | None = None
-    units: int | None = None
-    clock_ghz: float | None = None
-    max_threads: int | None = None
-    emulated: bool | None = None
-    accumulate: str | None = None
-
-    @property
-    def peak_gflops(self) -> float | None:
-        """The declared throughput, or ops per clock per unit x units x clock."""
-        if self.throughput_gflops is not None:
-            return self.throughput_gflops
-        if None in (self.ops_per_clock_per_unit, self.units, self.clock_ghz):
-            return None
-        assert self.ops_per_clock_per_unit is not None and self.units is not None
-        assert self.clock_ghz is not None
-        return self.ops_per_clock_per_unit * self.units * self.clock_ghz
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Device memory. `unified`: it is the host's memory, not the device's own."""
-
-    capacity_bytes: int | None = None
-    bandwidth_gb_s: float | None = None
-    alignment_bytes: int | None = None
-    transfer_alignment_bytes: int | None = None
-    managed_memory_supported: bool | None = None
-    unified: bool | None = None
-    runtime_reserve_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Dma:
-    """Copy engines."""
-
-    engine_count: int | None = None
-    max_concurrent_transfers: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """How kernels run. `subgroup_size` is None where a chip has no such thing."""
-
-    subgroup_size: int | None = None
-    shared_memory_bytes: int | None = None
-    max_grid: int | None = None
-    fence_scope: str | None = None
-    graph_capture: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Numerics:
-    """Number formats whose meaning differs between chips.
-
-    `native_fp8` and `native_fp4` are False where the chip has no such matrix unit, None where
-    nobody knows.
-    """
-
-    fp8_flavour: str | None = None
-    fp8_max: float | None = None
-    deterministic: bool | None = None
-    native_fp8: bool | None = None
-    native_bfloat16: bool | None = None
-    native_fp4: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Kv:
-    """Paged KV cache: sizes in tokens."""
-
-    block_multiple: int | None = None
-    preferred_block: int | None = None
-
-    @property
-    def block_size(self) -> int:
-        """Tokens of a block where nobody asks for another size: one that the chip can use."""
-        step = self.block_multiple or 1
-        return self.preferred_block or -(-DEFAULT_BLOCK // step) * step
-
-
-@dataclass(frozen=True, slots=True)
-class Vllm:
-    """Names that vLLM asks a platform for."""
-
-    dist_backend: str | None = None
-    visible_devices_variable: str | None = None
-    container_visible_devices_variable: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a figure is from: one of `SOURCES`, with a reference a reader can follow."""
-
-    kind: str
-    reference: str | None = None
-
-
-@dataclass(frozen=True)
-class Capability:
+class Capability(Struct, frozen=True):
     """One descriptor. `raw` is the JSON it was read from, `origin` the file."""
 
     identity: Identity
-    compute_units: Mapping[str, ComputeUnit]
-    memory: Memory
-    dma: Dma
-    execution: Execution
-    numerics: Numerics
-    kv: Kv
-    vllm: Vllm
-    driver: Mapping[str, Any]
-    advice: tuple[str, ...]
-    operators: Mapping[str, tuple[OperatorEntry, ...]]
-    match: Sequence[Mapping[str, Any]]
-    raw: Mapping[str, Any]
-    origin: str
+    """Which device this is."""
+    match: tuple[Condition, ...] = ()
+    """Which of the adapter's devices this file is for, in the manifest's vocabulary. Any one entry
+    suffices."""
+    compute_units: Units = {}
+    """Peak rates by dtype."""
+    memory: Memory = Memory()
+    """Device memory."""
+    dma: Dma = Dma()
+    """Copy engines."""
+    execution: Execution = Execution()
+    """How kernels run."""
+    numerics: Numerics = Numerics()
+    """Number formats whose meaning differs between chips."""
+    kv: Kv = Kv()
+    """Paged KV cache."""
+    vllm: Vllm = Vllm()
+    """Names that vLLM asks a platform for."""
+    driver: Driver = {}
+    """Driver versions, as the driver writes them."""
+    advice: tuple[Text, ...] = ()
+    """What a person who plans for this device should know, one sentence each."""
+    operators: Operators = {}
+    """The one declaration of coverage. An operator that is not named is not declared."""
+    sources: Mapping[Annotated[str, Meta(pattern="^/")], Source] = {}
+    """Sources of single figures by their JSON pointer; each wins over its section's source."""
+    schema: Annotated[str, tag("capability")] = f"{SCHEMA_NAME}/1.0"
+    raw: Annotated[Mapping[str, Any], OURS] = {}
+    origin: Annotated[str, OURS] = ""
 
     def source(self, pointer: str) -> Source:
         """Where the figure at a JSON pointer is from; `sources` wins over its section's.
@@ -235,57 +145,20 @@ def parse_capability(raw: Any, origin: str) -> Capability:
 def _parse(raw: Any, origin: str) -> Capability:
     if not isinstance(raw, dict):
         raise Fault("", "is not a JSON object")
-    check = Checker(newer=_is_newer_minor(raw.get("schema"), origin))
-    identity = check.section(Identity, raw.get("identity", {}), "/identity")
-    for key in ("vendor", "arch"):
-        if key not in identity:
-            raise Fault(f"/identity/{key}", "is missing")
-    if identity.get("capability_id") is not None:
-        identity["capability_id"] = tuple(identity["capability_id"])
-    units = check.table(raw.get("compute_units", {}), UNIT_DTYPES, "/compute_units")
-    operators = check.table(raw.get("operators", {}), tuple(OPERATORS), "/operators")
-    check.sources(raw.get("sources", {}))
-    if not check.newer:
-        for key in raw:
-            if key not in _KEYS:
-                raise Fault(f"/{escaped(key)}", f"is unknown; known: {', '.join(_KEYS)}")
-    return Capability(
-        identity=Identity(**({"torch_type": None} | identity)),
-        compute_units={
-            dtype: ComputeUnit(**check.section(ComputeUnit, unit, f"/compute_units/{dtype}"))
-            for dtype, unit in units.items()
+    newer = _is_newer_minor(raw.get("schema"), origin)
+    found = read(raw, Capability, newer=newer)
+    written = raw.get("operators", {})
+    return replace(
+        found,
+        compute_units={d: unit for d, unit in found.compute_units.items() if d != "source"},
+        operators={
+            name: finished(f"/operators/{name}", entries, written[name])
+            for name, entries in found.operators.items()
+            if name != "source"
         },
-        memory=Memory(**check.section(Memory, raw.get("memory", {}), "/memory")),
-        dma=Dma(**check.section(Dma, raw.get("dma", {}), "/dma")),
-        execution=Execution(**check.section(Execution, raw.get("execution", {}), "/execution")),
-        numerics=Numerics(**check.section(Numerics, raw.get("numerics", {}), "/numerics")),
-        kv=Kv(**check.section(Kv, raw.get("kv", {}), "/kv")),
-        vllm=Vllm(**check.section(Vllm, raw.get("vllm", {}), "/vllm")),
-        driver=check.driver(raw.get("driver", {})),
-        advice=check.advice(raw.get("advice", [])),
-        operators={name: check.entries(name, value) for name, value in operators.items()},
-        match=check.match(raw.get("match", [])),
         raw=raw,
         origin=origin,
     )
-
-
-_KEYS: Final = (
-    "schema",
-    "identity",
-    "match",
-    "compute_units",
-    "memory",
-    "dma",
-    "execution",
-    "numerics",
-    "kv",
-    "vllm",
-    "driver",
-    "advice",
-    "operators",
-    "sources",
-)
 
 
 def _is_newer_minor(tag: Any, origin: str) -> bool:

@@ -26,6 +26,8 @@ class Code:
     """One page: what one sees, what it means, what to do. `symptom` is empty for plain errors.
 
     A finding of this code is the cause of those that it `explains`: they are not said beside it.
+    Where it is an error, no device in its reach is used: `stops` names adapters, "*" for those of
+    the box, "product" for devices of the product that it names, "device" for the one it names.
     `causes` are those that rules tell apart, each with whether a real report has fired one yet.
     """
 
@@ -36,6 +38,7 @@ class Code:
     symptom: str = ""
     explains: tuple[str, ...] = ()
     causes: tuple[tuple[str, bool], ...] = ()
+    stops: tuple[str, ...] = ()
 
     def page(self) -> str:
         """The page as plain text."""
@@ -88,16 +91,17 @@ def _code(kind: str, code: str, table: Mapping[str, Any], causes: Mapping[str, b
     where = f"{kind}.toml, codes.{code}"
     if not _CODE.fullmatch(code):
         raise fault(where, "VA and four digits", code)
-    if unknown := table.keys() - {*_REQUIRED, "symptom", "explains"}:
+    if unknown := table.keys() - {*_REQUIRED, "symptom", "explains", "stops"}:
         raise fault(
-            where, "no other field than title, meaning, action, symptom, explains", unknown
+            where, "no other field than title, meaning, action, symptom, explains, stops", unknown
         )
     for name in (*_REQUIRED, *(("symptom",) if "symptom" in table else ())):
         if not isinstance(table.get(name), str) or not table[name].strip():
             raise fault(where, f"a text in {name}", table.get(name))
     title, meaning, action = (folded(table[name]) for name in _REQUIRED)
     symptom, explains = folded(table.get("symptom", "")), tuple(table.get("explains", ()))
-    return Code(code, title, meaning, action, symptom, explains, tuple(causes.items()))
+    stops = tuple(table.get("stops", ()))
+    return Code(code, title, meaning, action, symptom, explains, tuple(causes.items()), stops)
 
 
 def _causes(rule: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from vllm_adapter.contract.operators import FactValue, Operator
+from msgspec import Meta, Struct
+
+from vllm_adapter.contract.manifest import Dotted
+from vllm_adapter.contract.operators import Dtype, FactValue, Operator
+from vllm_adapter.contract.reading import LEFT_OUT, OURS, SOME, Text, form
 from vllm_adapter.errors import AdapterError
 
+_Variant = Annotated[str, form("[a-z0-9][a-z0-9_]*", "lower-case letters, digits and _")]
 Rule = tuple[FactValue, ...] | Mapping[str, float]
 """What `limits` says of one fact: one of these values, or bounds (min, max, multiple_of)."""
 
@@ -18,21 +23,43 @@ LIBRARY = "library:"
 """What `run` begins with where a function of the adapter's C library runs the operator."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorEntry:
-    """One declaration of coverage; several may stand for one operator."""
+class OperatorEntry(Struct, frozen=True):
+    """One declaration of coverage."""
 
-    support: str
-    pointer: str
-    dtypes: tuple[str, ...] = ()
-    limits: Mapping[str, Rule] = field(default_factory=dict)
-    form: str = "kernel"
-    run: str | None = None
-    plan: str | None = None
-    prepare_weights: str | None = None
-    supports: str | None = None
-    variant: str | None = None
-    first_version: str | None = None
+    support: Literal["full", "versioned", "not_implemented", "unsupported", "unknown"]
+    """full: declared; versioned: declared from first_version on; not_implemented: not yet;
+    unsupported: the chip cannot; unknown: nobody said. The last three declare nothing and give the
+    reason for the cases that their dtypes and limits name."""
+    pointer: Annotated[str, OURS] = ""
+    dtypes: Annotated[tuple[Dtype, ...], SOME, Meta(extra_json_schema={"uniqueItems": True})] = ()
+    """Dtypes that are declared; none means any, for an entry that declares nothing."""
+    limits: Mapping[str, Rule] = {}
+    """What is declared of each fact of the operator. A feature fact that is not named here
+    declares only its off value; a size fact declares any."""
+    form: Literal["kernel", "torch"] = "kernel"
+    """kernel: runs behind its overload, opaque to torch.compile; torch: plain and traceable.
+    Default kernel."""
+    run: Annotated[
+        Dotted | None, LEFT_OUT, Meta(examples=["vllm_adapter_acme.kernels:rms_norm"])
+    ] = None
+    """module:function that runs the operator; library:OPERATOR for the function of that name of
+    the device's C library."""
+    plan: Annotated[Dotted | None, LEFT_OUT] = None
+    """module:function that is called once a step, outside the graph, by planned operators."""
+    prepare_weights: Annotated[Dotted | None, LEFT_OUT] = None
+    """module:function that is called once a load and may pack the weights."""
+    supports: Annotated[Dotted | None, LEFT_OUT] = None
+    """module:function, free of torch, for what limits cannot say: it gets the facts of a case that
+    the entry accepts otherwise, and returns why not, as a sentence, or null."""
+    variant: Annotated[_Variant | None, LEFT_OUT] = None
+    """Suffix of the overload's name, where one operator has several entries with kernels of their
+    own."""
+    first_version: Annotated[Text | None, LEFT_OUT] = None
+    """First version of the driver or of the vendor's software that has it; needed by versioned."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.dtypes)) < len(self.dtypes):
+            raise ValueError("/dtypes must hold no dtype twice")
 
     @property
     def declares(self) -> bool:

@@ -98,7 +98,7 @@ def marked_methods(dotted: str, mark: str, package: Path | None = None) -> tuple
     `package` as in `look`.
     """
     body = class_body(dotted, package)
-    if body is None or body.bases:
+    if body is None or _may_inherit(body):
         return ()
     return tuple(
         node.name
@@ -106,6 +106,11 @@ def marked_methods(dotted: str, mark: str, package: Path | None = None) -> tuple
         if isinstance(node, ast.FunctionDef)
         and any(_last_name(decorator) == mark for decorator in node.decorator_list)
     )
+
+
+def _may_inherit(body: ast.ClassDef) -> bool:
+    """Whether a class may have hooks of a base: core's AdapterSpec has none to give."""
+    return any(_last_name(base) not in ("AdapterSpec", "object") for base in body.bases)
 
 
 def _last_name(node: ast.expr) -> str | None:
@@ -120,7 +125,7 @@ def _last_name(node: ast.expr) -> str | None:
 def may_implement(plugin: str, hook: str) -> bool:
     """Whether a plug-in's class can have a hook: looked for in its source, without an import."""
     body = class_body(plugin)
-    if body is None or body.bases:
+    if body is None or _may_inherit(body):
         return True
     return any(isinstance(node, ast.FunctionDef) and node.name == hook for node in body.body)
 

@@ -7,13 +7,15 @@ release calls those of `contract.hooks.NOT_CALLED` yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
 
 if TYPE_CHECKING:
     from vllm_adapter.contract.capability import Capability
+    from vllm_adapter.contract.finding import Finding
+    from vllm_adapter.engine.runtime.base import RuntimeAdapter
     from vllm_adapter.hostfacts.facts import HostFacts
 
 PROJECT: Final = "vllm_adapter"
@@ -22,7 +24,11 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class AdapterSpec:
-    """What core asks of an adapter's plug-in class. Every method here is a specification."""
+    """What core asks of an adapter's plug-in class. Every method here is a specification.
+
+    A plug-in class need not derive from this. If it does, a type checker holds its hooks to these
+    signatures, and with `typing.override` to these names.
+    """
 
     @hookspec(firstresult=True)
     def probe(self, host: HostFacts) -> Sequence[Mapping[str, Any]] | None:
@@ -38,15 +44,15 @@ class AdapterSpec:
         """Live values for a descriptor, in its own shape; each is marked `queried`."""
 
     @hookspec(firstresult=True)
-    def open_runtime(self, device: str, capability: Capability) -> Any:
+    def open_runtime(self, device: str, capability: Capability) -> RuntimeAdapter | None:
         """A RuntimeAdapter, if the default for the manifest's `device` does not serve."""
 
     @hookspec(firstresult=True)
-    def implementations(self) -> Sequence[Any] | None:
+    def implementations(self) -> Sequence[Callable[..., Any]] | None:
         """Functions made with `@implementation`, beyond those in the descriptor."""
 
     @hookspec(firstresult=True)
-    def diagnose(self, host: HostFacts) -> Sequence[Any] | None:
+    def diagnose(self, host: HostFacts) -> Sequence[Finding] | None:
         """Findings of the vendor's own rules that data cannot say."""
 
     @hookspec(firstresult=True)

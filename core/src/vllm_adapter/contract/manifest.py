@@ -1,8 +1,4 @@
-"""An adapter's `adapter.json`: read and matched without importing any of its code.
-
-The checks here are plain Python, for `list`, `--help` and the vLLM broker; `vllm-adapter
-validate` uses the JSON Schema. A property test shows that both agree.
-"""
+"""An adapter's `adapter.json`: its types, and how it is read without importing any of its code."""
 
 from __future__ import annotations
 
@@ -10,11 +6,24 @@ import itertools
 import keyword
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypedDict
 
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
+
+from vllm_adapter.contract.reading import (
+    CLOSED,
+    LEFT_OUT,
+    OURS,
+    SOME,
+    Fault,
+    Text,
+    form,
+    read,
+    tag,
+)
 from vllm_adapter.errors import ManifestError, NewerFormat
 from vllm_adapter.files import PACKAGE_BYTES, read_json, schema_version, shown
 
@@ -31,75 +40,161 @@ RESERVED_NAMES: Final = frozenset(
 MAX_NAME: Final = 64
 """Characters of an adapter's name: it becomes the name of files and of overloads."""
 MAX_DESCRIPTORS: Final = 256
-MATCH_KEYS: Final = (
-    "pci_vendor",
-    "pci_device",
-    "pci_class",
-    "device_node",
-    "machine",
-    "os",
-    "kernel_module",
-    "device_name",
-    "arch",
-)
-LIST_KEYS: Final = frozenset({"pci_device", "pci_class", "machine", "os", "device_name", "arch"})
-NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
-"""An adapter's name."""
-TORCH_TYPE: Final = re.compile(r"[a-z][a-z_]*\Z")
-"""A torch device type: in "acme:1" torch reads letters and low lines, and then the index."""
+NAME: Final = "[a-z][a-z0-9_]*"
+"""An adapter's name, whole."""
 _DIGITS: Final = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-DOTTED: Final = re.compile(
-    r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII
-)
-"""`module:function` or `module:Class`."""
-_GLOB = re.compile(r"([A-Za-z0-9_][\w.-]*/)*[\w.-]*\*?[\w.-]*\.json\Z", re.ASCII)
-_STEM = re.compile(r"[A-Za-z0-9_][\w.-]*\Z", re.ASCII)
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
-_TERM = re.compile(r" *(>=|<=|==|!=|>|<) *([0-9]{1,4})(?:\.([0-9]{1,4}))? *\Z")
-_HEX = re.compile(r"[0-9a-f]{4}\Z")
-_CLASS = re.compile(r"0x[0-9a-f]{4}(?:[0-9a-f]{2})?\Z")
-_NODE = re.compile(r"/dev/(?:[^/.][^/]*/){0,3}[^/.][^/]*\Z")
-_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
-    "pci_vendor": (_HEX, "four lower-case hexadecimal digits"),
-    "pci_device": (_HEX, "four lower-case hexadecimal digits"),
-    "pci_class": (_CLASS, "0x1200"),
-    # A glob of anything else could walk the whole file system of whoever lists adapters.
-    "device_node": (_NODE, "a glob in /dev, at most four levels deep, such as /dev/acme*"),
-}
+_MODULE: Final = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
+_TERM: Final = r" *(>=|<=|==|!=|>|<) *([0-9]{1,4})(\.[0-9]{1,4})? *"
+_API: Final = f"{_TERM}(,{_TERM})*"
+_PART: Final = "[A-Za-z0-9_.-]*"
+
+TorchType = Annotated[str, form("[a-z][a-z_]*", lambda kind: _type_form(kind), "acme")]
+"""A torch device type: in "acme:1" torch reads letters and low lines, and then the index."""
+Dotted = Annotated[
+    str, form(f"{_MODULE}:{_MODULE}", "module:function or module:Class", "acme.plugin:Acme")
+]
+_Id = Annotated[str, form("[0-9a-f]{4}", "four lower-case hexadecimal digits")]
+_Class = Annotated[str, form("0x[0-9a-f]{4}([0-9a-f]{2})?", "a PCI class such as 0x1200")]
+_Module = Annotated[str, form(_MODULE, "the name of a Python module", "torch_acme")]
+_Stem = Annotated[str, form(f"[A-Za-z0-9_]{_PART}", "a descriptor's file name without .json")]
+# A glob of anything else could walk the whole file system of whoever lists adapters.
+_Node = Annotated[
+    str,
+    form(
+        "/dev/(?:[^/.][^/]*/){0,3}[^/.][^/]*",
+        "a glob in /dev, at most four levels deep, such as /dev/acme*",
+        "/dev/acme*",
+    ),
+]
+_Inside = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!/)(?!(?:[\s\S]*/)?\.\.(?:/|$(?!\n)))[\s\S]",
+        examples=["libacme.so"],
+        extra={"need": "the name of a file inside the package, relative to it"},
+    ),
+]
+_Word = Annotated[str, Meta(min_length=1, extra={"need": "text that is not empty"})]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSection:
-    """How the adapter's device is reached.
+class Condition(TypedDict, total=False):
+    """Conditions that must all hold.
 
-    `torch_type` is torch's name for it, which torch itself or the import of `torch_module`
-    brings. With `library`, a C library relative to the package, core makes a device of that name;
-    where the manifest names none it is made of the adapter's, by `torch_type_of`.
+    An unknown key is an error also in a newer minor version, because ignoring it would widen the
+    match.
     """
 
-    torch_type: str
-    torch_module: str | None = None
-    library: str | None = None
+    pci_vendor: Annotated[_Id, Meta(examples=["fff1"])]
+    """PCI vendor id: four lower-case hexadecimal digits without 0x."""
+    pci_device: Annotated[tuple[_Id, ...], SOME]
+    """PCI device ids, any of which may hold: four lower-case hexadecimal digits each."""
+    pci_class: Annotated[tuple[_Class, ...], SOME]
+    """PCI classes, any of which may hold: 0x with four or six lower-case hexadecimal digits; four
+    compare the class alone."""
+    device_node: _Node
+    """Glob of a device node that must exist, in /dev and at most four levels deep."""
+    machine: Annotated[tuple[_Word, ...], SOME]
+    """Machine types as uname reports them, any of which may hold."""
+    os: Annotated[tuple[_Word, ...], SOME]
+    """Operating systems as uname reports them, any of which may hold."""
+    kernel_module: _Word
+    """Name of a loaded kernel module."""
+    device_name: Annotated[tuple[_Word, ...], Meta(min_length=1, examples=[["*H100 PCIe"]])]
+    """Globs of the accelerator's name as its tools print it, any of which may hold; upper and
+    lower case are alike."""
+    arch: Annotated[tuple[_Word, ...], SOME]
+    """Archs of which the accelerator must be one, as a descriptor's `identity.arch` writes
+    them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+CLOSED[Condition] = 1
+
+
+class DeviceSection(Struct, frozen=True):
+    """How the device is reached: a torch device type, or a C library that core makes one of.
+
+    Where a library's manifest names no type, it is made of the adapter's name by `torch_type_of`.
+    """
+
+    torch_type: TorchType = ""
+    """Torch device type that the vendor's torch build or extension registers; beside a library,
+    the name under which core registers it, by default made of the adapter's: acme2 gives acme_two.
+    Lower-case letters and _: torch reads no digit in a device type. Beside a library, no name that
+    torch keeps for itself."""
+    torch_module: Annotated[_Module | None, LEFT_OUT] = None
+    """Python module whose import registers the torch device type."""
+    library: Annotated[_Inside | None, LEFT_OUT] = None
+    """File name of a C library that implements vllm_adapter.h, relative to the package: neither
+    absolute nor through a parent folder."""
+
+    def __post_init__(self) -> None:
+        if not self.torch_type and self.library is None:
+            raise ValueError("must have torch_type or library")
+
+
+class Manifest(Struct, frozen=True):
     """One adapter.json. `path` is the file; `device` is None for a kernels-only adapter.
 
-    `tested_on` are the descriptors, by the stems of their files, whose device has run the
-    conformance suite: empty if none has, None if the manifest does not say.
+    `tested_on` is empty if no descriptor's device has run the suite, None if nothing is said.
     """
 
-    name: str
-    vendor: str
-    api: str
-    path: Path
-    device: DeviceSection | None = None
-    match: Sequence[Mapping[str, Any]] = ()
-    capabilities: str = "capabilities/*.json"
-    plugin: str | None = None
+    name: Annotated[
+        str,
+        Meta(
+            max_length=MAX_NAME,
+            pattern=rf"^{NAME}$(?!\n)",
+            examples=["acme"],
+            extra={
+                "need": "a name of at most 64 lower-case letters, digits and _, a letter first"
+            },
+            extra_json_schema={"not": {"enum": sorted(filter(str.islower, RESERVED_NAMES))}},
+        ),
+    ]
+    """The adapter's name: lower-case letters, digits and _, a letter first. It becomes the name of
+    operator overloads, so words that Python, torch or vllm-adapter keep for themselves are
+    refused."""
+    vendor: Annotated[Text, Meta(examples=["Acme"])]
+    """The vendor's name as people read it."""
+    api: Annotated[str, form(_API, 'a range such as ">=1.0,<2"', ">=1.0,<2")]
+    """Versions of the plug-in interface that the adapter works with: comparisons joined by commas,
+    all of which must hold."""
+    path: Annotated[Path, OURS] = field(default_factory=Path)
+    device: Annotated[DeviceSection | None, LEFT_OUT] = None
+    """How the device is reached: a torch device type, or a C library that core makes one of.
+    Absent for an adapter of kernels only."""
+    match: tuple[Condition, ...] = ()
+    """The default probe: the adapter concerns a machine if any one entry holds. Absent or empty,
+    it never matches by itself."""
+    capabilities: Annotated[
+        str,
+        form(
+            rf"([A-Za-z0-9_]{_PART}/)*{_PART}\*?{_PART}\.json",
+            "a glob such as capabilities/*.json, inside the package",
+            "capabilities/*.json",
+        ),
+    ] = "capabilities/*.json"
+    """Glob of the capability descriptors, relative to the package; one star in the file's name.
+    Default capabilities/*.json."""
+    plugin: Annotated[
+        Dotted | None, LEFT_OUT, Meta(examples=["vllm_adapter_acme.plugin:AcmePlugin"])
+    ] = None
+    """module:Class of the plug-in class, needed only for hooks. Importing it must load neither
+    torch nor the vendor's SDK."""
     emulated: bool = False
-    tested_on: tuple[str, ...] | None = None
+    """True if the device is emulated in software; its certificates carry no badge. Default
+    false."""
+    tested_on: Annotated[
+        tuple[_Stem, ...] | None,
+        LEFT_OUT,
+        Meta(examples=[["sm_90-h200"]]),
+    ] = None
+    """Descriptors, by their files' names without .json, whose device has run the conformance
+    suite. An empty list says that nothing here was ever run on hardware."""
+    schema: Annotated[str, tag("manifest")] = f"{SCHEMA_NAME}/1.0"
+
+    def __post_init__(self) -> None:
+        if self.name in RESERVED_NAMES:
+            raise ValueError(f"/name {check_name(self.name)}")
 
     def library_file(self) -> Path | None:
         """The C library that is the adapter's device; None if it has none."""
@@ -122,74 +217,44 @@ def read_manifest(path: Path) -> Manifest:
         ManifestError: missing, not JSON, or the first rule that it breaks.
     """
     raw = read_json(path, "the manifest", ManifestError, limit=PACKAGE_BYTES)
-    faults = check_manifest(raw) or check_torch_names(raw)
-    if faults:
+    try:
+        manifest = parse_manifest(raw)
+        faults = check_torch_names(raw)
+        if faults:
+            raise Fault("", faults[0])
+    except Fault as fault:
         raise ManifestError(
-            f"{path}: {faults[0]}",
+            f"{path}: {fault}",
             hint="run `vllm-adapter validate` on the file to see every fault",
-        )
+        ) from None
     if is_newer_minor(raw["schema"]):
         warnings.warn(
             f"{path} has schema {raw['schema']}, newer than this release: new fields are ignored",
             NewerFormat,
             stacklevel=2,
         )
-    device = raw.get("device")
-    return Manifest(
-        name=raw["name"],
-        vendor=raw["vendor"],
-        api=raw["api"],
-        path=path,
-        device=DeviceSection(
-            **{"torch_type": torch_type_of(raw["name"])}
-            | {k: device[k] for k in _DEVICE_KEYS if k in device}
-        )
-        if device
-        else None,
-        match=raw.get("match", ()),
-        capabilities=raw.get("capabilities", "capabilities/*.json"),
-        plugin=raw.get("plugin"),
-        emulated=raw.get("emulated", False),
-        tested_on=tuple(raw["tested_on"]) if "tested_on" in raw else None,
-    )
+    return replace(manifest, path=path)
 
 
-_DEVICE_KEYS: Final = ("torch_type", "torch_module", "library")
-_KEYS: Final[Mapping[str, Callable[[Any], str | None]]] = {
-    "schema": lambda v: _check_schema(v),
-    "name": lambda v: check_name(v),
-    "vendor": lambda v: _is_text(v),
-    "api": lambda v: _check_api(v),
-    "device": lambda v: _check_device(v),
-    "match": lambda v: check_match(v),
-    "capabilities": lambda v: _check_pattern(v, _GLOB, "capabilities/*.json, inside the package"),
-    "plugin": lambda v: _check_pattern(v, DOTTED, "module:Class"),
-    "emulated": lambda v: None if isinstance(v, bool) else "must be true or false",
-    "tested_on": lambda v: _check_tested_on(v),
-}
-_REQUIRED: Final = ("schema", "name", "vendor", "api")
+def parse_manifest(raw: Any) -> Manifest:
+    """The manifest in parsed JSON, by the file's own rules alone: without torch's names.
 
-
-def check_manifest(raw: Any) -> list[str]:
-    """Every rule that parsed JSON breaks, one sentence each; an empty list is a good manifest."""
-    if not isinstance(raw, dict):
-        return ["the manifest is not a JSON object"]
-    faults = [f"/{key} is missing" for key in _REQUIRED if key not in raw]
-    newer = is_newer_minor(raw.get("schema"))
-    for key, value in raw.items():
-        check = _KEYS.get(key)
-        if check is not None:
-            fault = _check_device(value, newer) if key == "device" else check(value)
-            if fault:
-                faults.append(f"/{key} {fault}")
-        elif not newer:
-            faults.append(f"/{shown(key)[1:-1]} is not a key; keys: {', '.join(_KEYS)}")
-    return faults
+    Raises:
+        Fault: the first rule that it breaks.
+    """
+    if isinstance(raw, dict) and "schema" not in raw:
+        raise Fault("/schema", "is missing")
+    tag = raw["schema"] if isinstance(raw, dict) else None
+    manifest = read(raw, Manifest, newer=is_newer_minor(tag))
+    device = manifest.device
+    if device is None or device.torch_type:
+        return manifest
+    return replace(manifest, device=replace(device, torch_type=torch_type_of(manifest.name)))
 
 
 def check_name(name: Any) -> str | None:
     """Why a string cannot name an adapter (it becomes an overload's name), or None."""
-    if not isinstance(name, str) or not NAME.match(name):
+    if not isinstance(name, str) or not re.fullmatch(NAME, name):
         return f"is {shown(name)}; a name is lower-case letters, digits and _, a letter first"
     if len(name) > MAX_NAME:
         return f"is {shown(name)}; a name has at most {MAX_NAME} characters, and not {len(name)}"
@@ -222,7 +287,9 @@ def check_torch_type(kind: str) -> str | None:
 
 def check_type_spelling(kind: str) -> str | None:
     """Why torch cannot read this as a device type, or None."""
-    return None if TORCH_TYPE.match(kind) else _not_a_type(kind)
+    if re.fullmatch("[a-z][a-z_]*", kind):
+        return None
+    return f"is {shown(kind)}; write {_type_form(kind)}"
 
 
 def check_torch_names(raw: Mapping[str, Any]) -> list[str]:
@@ -244,30 +311,9 @@ def check_torch_names(raw: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _not_a_type(kind: Any) -> str:
-    form = torch_type_of(kind) if isinstance(kind, str) and NAME.match(kind) else "acme"
-    return f"is {shown(kind)}; torch reads a device type as lower-case letters and _: {form}"
-
-
-def check_match(match: Any) -> str | None:
-    """Why a `match` list cannot be read, or None."""
-    if not isinstance(match, list):
-        return "must be a list of objects"
-    for i, entry in enumerate(match):
-        if not isinstance(entry, dict) or not entry:
-            return f"entry {i} must be an object with at least one key"
-        for key, value in entry.items():
-            if key not in MATCH_KEYS:
-                return f"entry {i} has the unknown key {shown(key)}; keys: {', '.join(MATCH_KEYS)}"
-            values = value if key in LIST_KEYS else [value]
-            if not isinstance(values, list) or not values:
-                return f"entry {i}: {key} must be a list with at least one string"
-            if not all(isinstance(v, str) and v for v in values):
-                return f"entry {i}: {key} must hold strings that are not empty"
-            pattern, form = _FORMS.get(key, (None, ""))
-            if pattern and not all(pattern.match(v) for v in values):
-                return f"entry {i}: {key} must be written as {form}"
-    return None
+def _type_form(kind: Any) -> str:
+    form = torch_type_of(kind) if isinstance(kind, str) and re.fullmatch(NAME, kind) else "acme"
+    return f"a device type as torch reads it, of lower-case letters and _: {form}"
 
 
 def is_newer_minor(tag: Any) -> bool:
@@ -277,6 +323,12 @@ def is_newer_minor(tag: Any) -> bool:
     """
     version = schema_version(tag, SCHEMA_NAME)
     return version is not None and version[0] == SCHEMA_VERSION[0] and version > SCHEMA_VERSION
+
+
+def readable_api(raw: Any) -> str | None:
+    """The `api` range of parsed JSON, whatever else is wrong with it; None if there is none."""
+    api = raw.get("api") if isinstance(raw, dict) else None
+    return api if isinstance(api, str) and re.fullmatch(_API, api) else None
 
 
 def api_accepts(api: str, version: tuple[int, int] = API_VERSION) -> bool:
@@ -289,57 +341,5 @@ def api_accepts(api: str, version: tuple[int, int] = API_VERSION) -> bool:
         ">": lambda bound: version > bound,
         "<": lambda bound: version < bound,
     }
-    terms = [_TERM.match(part) for part in api.split(",")]
-    return all(t is not None and tests[t[1]]((int(t[2]), int(t[3] or 0))) for t in terms)
-
-
-def _check_schema(value: Any) -> str | None:
-    version = schema_version(value, SCHEMA_NAME)
-    if version is None:
-        return f'is {shown(value)}, not "{SCHEMA_NAME}/MAJOR.MINOR"'
-    if version[0] != SCHEMA_VERSION[0]:
-        return f"is major version {version[0]}; this release reads {SCHEMA_VERSION[0]}"
-    return None
-
-
-def _check_api(value: Any) -> str | None:
-    if not isinstance(value, str) or not all(map(_TERM.match, value.split(","))):
-        return f'is {shown(value)}; write a range such as ">=1.0,<2"'
-    return None
-
-
-def _check_device(value: Any, newer: bool = False) -> str | None:
-    if not isinstance(value, dict):
-        return "must be an object"
-    for key, item in value.items():
-        if key not in _DEVICE_KEYS:
-            if newer:
-                continue
-            return f"has the unknown key {shown(key)}; keys: {', '.join(_DEVICE_KEYS)}"
-        if not isinstance(item, str) or not item:
-            return f"has {key} that is not a string with text"
-    if "torch_type" in value and not TORCH_TYPE.match(value["torch_type"]):
-        return f"has a torch_type that {_not_a_type(value['torch_type'])}"
-    if "torch_module" in value and not _MODULE.match(value["torch_module"]):
-        return f"has torch_module {shown(value['torch_module'])}, which names no Python module"
-    if "torch_type" not in value and "library" not in value:
-        return "must have torch_type or library"
-    if "library" in value and (value["library"][0] == "/" or ".." in value["library"].split("/")):
-        return "has a library outside the package; name the file, relative to the package"
-    return None
-
-
-def _check_tested_on(value: Any) -> str | None:
-    if isinstance(value, list) and all(isinstance(v, str) and _STEM.match(v) for v in value):
-        return None
-    return "must be a list of descriptors, by their files' names without .json"
-
-
-def _check_pattern(value: Any, pattern: re.Pattern[str], form: str) -> str | None:
-    if not isinstance(value, str) or not pattern.match(value):
-        return f"is {shown(value)}; write it as {form}"
-    return None
-
-
-def _is_text(value: Any) -> str | None:
-    return None if isinstance(value, str) and value.strip() else "must be a string with text"
+    terms = [re.fullmatch(_TERM, part) for part in api.split(",")]
+    return all(t is not None and tests[t[1]]((int(t[2]), int((t[3] or ".0")[1:]))) for t in terms)

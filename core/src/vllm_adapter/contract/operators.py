@@ -11,13 +11,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 from vllm_adapter.errors import InputError
 
 FactValue = bool | int | float | str
 
-DTYPES: Final = ("float32", "float16", "bfloat16")
+Dtype = Literal["float32", "float16", "bfloat16"]
+DTYPES: Final = get_args(Dtype)
 PHASES: Final = ("decode", "prefill", "mixed")
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from vllm_adapter.contract.capability import Capability, ComputeUnit, load_capability
+from vllm_adapter.contract.capability import Capability, load_capability
 from vllm_adapter.contract.manifest import MAX_DESCRIPTORS, Manifest
+from vllm_adapter.contract.sections import ComputeUnit
 from vllm_adapter.errors import CapabilityError
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, PciDevice
 from vllm_adapter.hostfacts.match import match

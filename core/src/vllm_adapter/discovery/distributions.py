@@ -1,9 +1,8 @@
 """Reads installed distributions: their entry points of one group, and what they require.
 
-Every file is read leniently and alone: a distribution with unreadable metadata must not hide the
-others, and `importlib_metadata`'s own parsers cost ten times these lines. Version bounds such as
-">=2.11,<2.14", "==2.13.*" and "~=2.11" are read here; anything else (markers, URLs, pre-releases
-in the bound) is left to `packaging`, which is imported for it alone.
+`importlib_metadata` finds distributions and parses their entry points, `packaging` version bounds.
+The files are read here, each alone and up to a limit: `Distribution.read_text` would wait for a
+pipe, take a file without end whole, and drop one that is not UTF-8 in silence.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from typing import Any, Final
 
 from vllm_adapter.files import PACKAGE_BYTES, read_bounded
 
-_TERM: Final = re.compile(r"\s*(>=|<=|==|!=|~=|>|<)\s*(\d+(?:\.\d+)*)(\.\*)?\s*\Z", re.ASCII)
 _TORCH: Final = re.compile(r"torch\s*(?:\[[^\]]*\])?\s*(?![\w.-])", re.ASCII | re.IGNORECASE)
+_NO_NAME: Final = "unknown"
 MAX_POINTS: Final = 64
 """Entry points of one group that a distribution may have; each costs a search for its package."""
 _OURS: Final = re.compile(r"vllm-adapter-(?!core|conformance|schemas|template|doctor|vendors)(.+)")
 _GONE: Final = (FileNotFoundError, NotADirectoryError)
-_RELEASE: Final = re.compile(r"v?(?:\d+!)?(\d+(?:\.\d+)*)", re.ASCII)
+_RELEASE: Final = re.compile(r"v?(?:\d+!)?\d+(?:\.\d+)*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +63,16 @@ def entry_points(group: str, *, faulty: bool = False) -> list[EntryPoint]:
 
     found: list[EntryPoint] = []
     seen: set[str] = set()
+    shadowed: set[str] = set()
     for distribution in distributions():
+        folder = _folder_name(distribution)
+        if folder in shadowed:
+            continue
+        if folder != _NO_NAME:
+            shadowed.add(folder)
         fault = ""
         try:
-            points = list(section(read_text(distribution, "entry_points.txt"), group))
+            points = read_points(distribution, group)
         except OSError as error:
             points, fault = [], f"its entry_points.txt cannot be read: {error.strerror}"
             if not (_OURS.match(_folder_name(distribution)) or _mentions(distribution, group)):
@@ -112,47 +117,29 @@ def satisfies(version: str, specifier: str) -> bool:
         return True
     try:
         return _within(version, text)
-    except Exception:  # packaging's parser, on a text of anybody's
+    except Exception:  # packaging's parsers, on a text of anybody's
         return True
 
 
 def _within(version: str, text: str) -> bool:
-    terms = [_TERM.match(part) for part in text.split(",")]
-    match = _RELEASE.match(version)
-    if match is None or not all(terms):
-        return _by_packaging(version, text)
-    release = _numbers(match[1])
-    return all(term is not None and _holds(release, *term.groups()) for term in terms)
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
 
+    if any(mark in text for mark in ";@"):  # the parser of requirements costs twice as much
+        from packaging.requirements import Requirement
 
-def _holds(release: tuple[int, ...], word: str, bound_text: str, star: str | None) -> bool:
-    bound = _numbers(bound_text)
-    length = max(len(release), len(bound))
-    left, right = _padded(release, length), _padded(bound, length)
-    if star:
-        return (left[: len(bound)] == bound) == (word == "==")
-    if word == "~=":
-        return left >= right and left[: len(bound) - 1] == bound[:-1]
-    return {
-        ">=": left >= right,
-        "<=": left <= right,
-        "==": left == right,
-        "!=": left != right,
-        ">": left > right,
-        "<": left < right,
-    }[word]
-
-
-def _by_packaging(version: str, specifier: str) -> bool:
-    from packaging.requirements import InvalidRequirement, Requirement
-
+        requirement = Requirement(f"it{text}")
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            return True
+        bounds = requirement.specifier
+    else:
+        bounds = SpecifierSet(text)
     try:
-        requirement = Requirement(f"it{specifier}")
-    except InvalidRequirement:
-        return True
-    if requirement.marker is not None and not requirement.marker.evaluate():
-        return True
-    return requirement.specifier.contains(version, prereleases=True)
+        found = Version(version)
+    except InvalidVersion:  # a vendor's build, whose release can be made out
+        release = _RELEASE.match(version)
+        found = Version(release[0] if release else version)
+    return bounds.contains(found, prereleases=True)
 
 
 def read_text(distribution: Any, file: str, *, cut: bool = False) -> str:
@@ -186,6 +173,20 @@ def _text(distribution: Any, file: str) -> str:
         return ""
 
 
+def read_points(distribution: Any, group: str) -> list[tuple[str, str]]:
+    """The name and value of each entry point of a group that a distribution has.
+
+    Raises:
+        OSError: its file of entry points cannot be read; `strerror` says why.
+    """
+    text = read_text(distribution, "entry_points.txt")
+    if f"[{group}]" not in text:
+        return []
+    from vllm_adapter.discovery.bounded import points_in
+
+    return points_in(text, group)
+
+
 def _mentions(distribution: Any, group: str) -> bool:
     """Whether the group's name stands in a file of entry points that cannot be read as text."""
     folder = getattr(distribution, "_path", None)
@@ -200,26 +201,13 @@ def _mentions(distribution: Any, group: str) -> bool:
 
 def _folder_name(distribution: Any) -> str:
     """The name that a distribution has by the folder of its metadata, in lower case."""
-    folder = str(getattr(getattr(distribution, "_path", None), "name", "")) or "unknown"
+    folder = str(getattr(getattr(distribution, "_path", None), "name", "")) or _NO_NAME
     stem = folder.removesuffix(".dist-info").removesuffix(".egg-info").partition("-")[0]
     return re.sub(r"[-_.]+", "-", stem).lower()
 
 
-def section(text: str, group: str) -> Iterator[tuple[str, str]]:
-    """The name and value of each line in a group of entry_points.txt."""
-    header = f"[{group}]"
-    if header not in text:
-        return
-    inside = False
-    for line in map(str.strip, text.splitlines()):
-        if line.startswith("["):
-            inside = line == header
-        elif inside and line and not line.startswith("#"):
-            name, _, value = line.partition("=")
-            yield name.strip(), value.strip()
-
-
 def _headers(text: str) -> dict[str, list[str]]:
+    """Not by `email.parser`: importing it costs `list` a tenth of its time."""
     headers: dict[str, list[str]] = {}
     for line in text.splitlines():
         if not line:
@@ -245,11 +233,3 @@ def _editable(distribution: Any) -> bool:
         return False
     info = origin.get("dir_info") if isinstance(origin, dict) else None
     return isinstance(info, dict) and bool(info.get("editable", False))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
-
-
-def _padded(numbers: tuple[int, ...], length: int) -> tuple[int, ...]:
-    return numbers + (0,) * (length - len(numbers))

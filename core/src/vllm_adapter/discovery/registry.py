@@ -20,9 +20,9 @@ from vllm_adapter.contract.manifest import (
     API_VERSION,
     MAX_NAME,
     api_accepts,
-    check_manifest,
     check_name,
     read_manifest,
+    readable_api,
 )
 from vllm_adapter.discovery.distributions import EntryPoint, entry_points, satisfies
 from vllm_adapter.discovery.probe import cache as probe_cache
@@ -339,10 +339,7 @@ def _declared_api(file: Path) -> str | None:
         raw = read_json(file, "the manifest", ManifestError, limit=PACKAGE_BYTES)
     except ManifestError:
         return None
-    if not isinstance(raw, dict) or any(f.startswith("/api ") for f in check_manifest(raw)):
-        return None
-    api: str = raw["api"]
-    return api
+    return readable_api(raw)
 
 
 def _python_admits(record: AdapterRecord, specifier: str) -> AdapterRecord:

@@ -318,7 +318,17 @@ def install_command(adapter: str) -> str | None:
     row = VENDORS.get(adapter)
     if row is not None and not row.has_adapter:
         return None
-    return f"pip install vllm-adapter-{adapter.replace('_', '-')}"
+    return f"pip install {_distribution(adapter)}"
+
+
+def distribution_of(adapter: str) -> str | None:
+    """The distribution of this project's adapter of that name; None where it has none."""
+    row = VENDORS.get(adapter)
+    return _distribution(adapter) if row is not None and row.has_adapter else None
+
+
+def _distribution(adapter: str) -> str:
+    return f"vllm-adapter-{adapter.replace('_', '-')}"
 
 
 def how_to_serve(vendor: str) -> str:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from vllm_adapter.contract.manifest import check_match
+from vllm_adapter.contract.manifest import Condition
+from vllm_adapter.contract.reading import Fault, read
 from vllm_adapter.errors import ManifestError
 from vllm_adapter.hostfacts.facts import HostFacts, PciDevice
 from vllm_adapter.hostfacts.known_vendors import BY_PCI
@@ -90,11 +91,16 @@ def why_not(entries: Sequence[Mapping[str, Any]], host: HostFacts) -> str:
 
 def _held(entries: Sequence[Mapping[str, Any]], host: HostFacts) -> list[_Entry]:
     # a descriptor's entries come here unchecked, so that an entry may be no object at all
-    fault = check_match([dict(e) if isinstance(e, Mapping) else e for e in entries])
-    if fault:
-        raise ManifestError(
-            f"/match {fault}", hint="run `vllm-adapter validate` on the adapter's files"
+    try:
+        read(
+            [dict(e) if isinstance(e, Mapping) else e for e in entries],
+            list[Condition],
+            at="/match",
         )
+    except Fault as fault:
+        raise ManifestError(
+            str(fault), hint="run `vllm-adapter validate` on the adapter's files"
+        ) from None
     return [_hold(entry, host) for entry in entries]
 
 

@@ -23,7 +23,8 @@ example:
 No image is built or run. A flag without a source is marked as an assumption.
 
 exit code: 0 if there is a recipe for a chosen device, or for the CPU under VA_FALLBACK=allow;
-1 if nothing, or only the CPU, is left; 2 for bad input, or no known recipe
+1 if nothing, or only the CPU, is left, or a device of --role cannot be used; 2 for bad input, or
+no known recipe
 """
 
 
@@ -53,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
         order = _order(manager, role.adapter, devices)
         for fault in role.faults:
             warn(fault)
+        if role.faults:
+            return _nothing(choice, args.json)
     elif choice.chosen:
         first = choice.chosen[0].device.vendor
         order = _order(manager, first, tuple(one.device for one in choice.chosen))

@@ -111,7 +111,7 @@ def device_manager(args: argparse.Namespace) -> DeviceManager:
     """
     from vllm_adapter.discovery import registry
     from vllm_adapter.settings import Settings
-    from vllm_adapter_doctor.devices.manager import DeviceManager
+    from vllm_adapter_doctor.findings.stops import device_manager as managed
 
     settings = Settings.from_environ()
     records = registry.scan(settings)
@@ -119,7 +119,7 @@ def device_manager(args: argparse.Namespace) -> DeviceManager:
     facts = host_facts(args)
     if live:
         records = registry.remembered(registry.located(records, facts), facts)
-    return DeviceManager(facts, settings, records, live)
+    return managed(facts, settings, records, live)
 
 
 def _print(candidates: tuple[Candidate, ...], choice: Choice, live: bool) -> None:
@@ -139,7 +139,8 @@ def _print(candidates: tuple[Candidate, ...], choice: Choice, live: bool) -> Non
             head = (
                 f"{clean(one.device.id)} {colour('not used', 'yellow')}" if not number else " and"
             )
-            print(f"{head}: {clean(refusal.reason)}")
+            code = f" [{refusal.code}]" if refusal.code else ""
+            print(f"{head}: {clean(refusal.reason)}{code}")
             if refusal.next_step:
                 print(f"  next: {clean(refusal.next_step)}")
     for note in choice.notes:

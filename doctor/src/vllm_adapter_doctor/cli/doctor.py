@@ -55,7 +55,10 @@ def run(args: argparse.Namespace) -> int:
 
     facts = host_facts(args)
     live = args.report is None
-    findings = diagnose(Box(facts, live=live), _of_adapters(facts, live=live))
+    box, others = Box(facts, live=live), _of_adapters(facts, live=live)
+    findings = diagnose(box, others)
+    if more := _of_devices(facts, findings, live=live):
+        findings = diagnose(box, (*others, *more))
     wrong = [one for one in findings if one.severity is not Severity.NOTE]
     if args.json:
         emit_json(_document(facts, findings))
@@ -95,6 +98,17 @@ def _of_adapters(facts: HostFacts, *, live: bool) -> Sequence[Finding]:
         return findings
     records = registry.remembered(registry.located(records, facts), facts)
     return (*of_records(records), *findings)
+
+
+def _of_devices(facts: HostFacts, findings: Sequence[Finding], *, live: bool) -> Sequence[Finding]:
+    """What `devices` refuses by a descriptor, or by a rule that the findings do not have yet."""
+    from vllm_adapter.discovery import registry
+    from vllm_adapter.settings import Settings
+    from vllm_adapter_doctor.devices.manager import DeviceManager
+    from vllm_adapter_doctor.findings.stops import unsaid
+
+    settings = Settings.from_environ()
+    return unsaid(DeviceManager(facts, settings, registry.scan(settings), live), findings)
 
 
 def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:

@@ -1,348 +1,290 @@
-"""What a driver, a torch build and an arch allow: each a decision, and never a crash later.
+"""What a driver allows: each a verdict, and never a crash later.
 
-The rules are data: a descriptor's `driver` and `numerics`, and the tables of `driver_tables`. An
-older driver, or an arch without a feature, downgrades what was wanted, and says what that costs in
-bytes. What nobody told is unknown, and unknown is not "too old".
+The rules are data: a descriptor's `driver`, and the tables of `driver_tables` where there is no
+descriptor. What nobody told is unknown, and unknown is not "too old"; and what torch itself says
+to work is never refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from fractions import Fraction
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm_adapter.contract.capability import Capability
+from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.facts import Driver, HostFacts, TorchBuild
-from vllm_adapter_doctor.devices.driver_decision import BITS, DriverDecision, Outcome
+from vllm_adapter_doctor.devices.build_rules import code_verdicts
+from vllm_adapter_doctor.devices.dtype_rules import dtype_verdicts
+from vllm_adapter_doctor.devices.verdict import Outcome, Verdict
 from vllm_adapter_doctor.vendor_data.driver_tables import (
+    DRIVER_FLOORS,
     cuda_of_driver,
     full_driver,
+    is_older,
+    oldest_driver,
     on_windows,
-    rocm_targets,
-    serves,
-    wheel_archs,
+    runtime_minimums,
+    runtime_of,
     without_version,
 )
-from vllm_adapter_doctor.vendor_data.driver_versions import (
-    Version,
-    begins_with,
-    older,
-    parse_version,
-)
+from vllm_adapter_doctor.vendor_data.driver_versions import begins_with, older, parse_version
 
+TOO_OLD: Final = "VA1101"
+BELOW_FLOOR: Final = "VA1108"
 _RUNTIMES: Final = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU runtime"}
 _MODULE_FILE: Final = "/sys/module/"
 
 
 def negotiate(
     capability: Capability, host: HostFacts, wanted: Iterable[str] = ()
-) -> tuple[DriverDecision, ...]:
-    """Every decision on a device: its driver, its torch build, and the dtypes that are wanted.
+) -> tuple[Verdict, ...]:
+    """What a descriptor says of a host: its driver, its torch build, and the wanted dtypes.
 
     The order is from what stops everything to what is lost; a caller that finds a refusal need not
     look further. `wanted` are dtypes such as "float8_e4m3fn".
     """
-    wanted = tuple(wanted)
     component = capability.driver.get("component")
-    driver = _driver(host, component)
-    version = parse_version(driver.version) if driver else None
-    decisions = [*_process(capability, host, component, driver, version)]
-    decisions += _code(capability, host)
-    decisions += _features(capability, driver, version, wanted)
-    return tuple(decisions)
+    driver = driver_of(host, component)
+    found = [*_by_descriptor(capability, host), *code_verdicts(capability.identity.arch, host)]
+    found += dtype_verdicts(capability, driver, tuple(wanted))
+    return tuple(found)
 
 
-def _driver(host: HostFacts, component: str | None) -> Driver | None:
+def driver_verdicts(
+    vendor: str, host: HostFacts, capability: Capability | None = None
+) -> tuple[Verdict, ...]:
+    """What a vendor's driver means for a device of it: of its descriptor if there is one."""
+    found = list(_floor(vendor, host))
+    if capability is not None and "component" in capability.driver:
+        found += _by_descriptor(capability, host)
+        if "builds" in capability.driver:
+            return tuple(found)
+    floor = DRIVER_FLOORS.get(vendor)
+    driver = driver_of(host, floor.component) if floor else None
+    if driver is not None and parse_version(driver.version):
+        found += _builds(runtime_minimums(vendor), host, driver, described=False)
+    return tuple(found)
+
+
+def driver_of(host: HostFacts, component: str | None) -> Driver | None:
+    """The driver that counts: under WSL it is the Windows host's."""
     if component is None:
         return None
-    windows = on_windows(component)  # under WSL the driver is the Windows host's
+    windows = on_windows(component)
     return (host.driver(windows) if windows else None) or host.driver(component)
 
 
-def _process(
-    capability: Capability,
-    host: HostFacts,
-    component: str | None,
-    driver: Driver | None,
-    version: Version | None,
-) -> Iterator[DriverDecision]:
+def _floor(vendor: str, host: HostFacts) -> Iterator[Verdict]:
+    """A driver that starts none of the runtimes that torch is built with."""
+    floor = DRIVER_FLOORS.get(vendor)
+    driver = driver_of(host, floor.component) if floor else None
+    oldest = oldest_driver(vendor)
+    if floor is None or driver is None or oldest is None or not is_older(driver, oldest):
+        return
+    yield Verdict(
+        Outcome.REFUSE,
+        "driver",
+        BELOW_FLOOR,
+        f"the driver {driver.version} serves no {floor.runtime} runtime that torch is built with "
+        f"(from {oldest} on)",
+        driver.version,
+        oldest,
+        next_step=floor.next_step,
+        evidence=_seen(driver),
+    )
+
+
+def _seen(driver: Driver) -> tuple[Evidence, ...]:
+    return (Evidence(f"driver {driver.version}", driver.source),)
+
+
+def _by_descriptor(capability: Capability, host: HostFacts) -> Iterator[Verdict]:
     """Whether a process starts at all with this driver."""
+    rules = capability.driver
+    component = rules.get("component")
     if component is None:
         return
-    if driver is None or version is None:
-        why = (
-            ": a module of the kernel's own tree has none"
-            if component in without_version()
-            else ""
-        )
-        yield DriverDecision(
+    driver = driver_of(host, component)
+    if driver is None or parse_version(driver.version) is None:
+        in_tree = component in without_version()
+        why = ": a module of the kernel's own tree has none" if in_tree else ""
+        yield Verdict(
             Outcome.UNKNOWN,
             "driver",
+            "",
             f"no version of the driver {component} was told, which does not make it too old{why}",
         )
         return
-    rules = capability.driver
-    named = f"{component} {driver.version}"
     for i, blocked in enumerate(rules.get("blocked", ())):
         if begins_with(driver.version, blocked):
-            yield DriverDecision(
+            yield Verdict(
                 Outcome.REFUSE,
                 "driver",
-                f"the driver {named} is known not to work: install another one",
+                TOO_OLD,
+                f"the driver {component} {driver.version} is known not to work",
                 driver.version,
                 pointer=f"/driver/blocked/{i}",
+                next_step="install another one",
+                evidence=_seen(driver),
             )
     minimum = rules.get("minimum")
-    if minimum is not None and _is_older(driver, version, minimum):
-        yield DriverDecision(
+    if minimum is not None and is_older(driver, minimum):
+        yield Verdict(
             Outcome.REFUSE,
             "driver",
+            TOO_OLD,
             f"{capability.identity.name or capability.identity.arch} needs the driver "
-            f"{component} {minimum} or newer, and this is {driver.version}: upgrade the driver",
+            f"{component} {minimum} or newer, and this is {driver.version}",
             driver.version,
             minimum,
-            pointer="/driver/minimum",
+            "/driver/minimum",
+            "upgrade the driver",
+            evidence=_seen(driver),
         )
-    yield from _builds(rules, host, driver, version)
+    yield from _builds(rules.get("builds", ()), host, driver, described=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """A torch build's runtime, and the row that says what driver it needs."""
+
+    kind: str
+    version: str
+    row: Mapping[str, Any]
+    pointer: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{_RUNTIMES.get(self.kind, self.kind)} {self.version}"
 
 
 def _builds(
-    rules: Mapping[str, Any], host: HostFacts, driver: Driver, version: Version
-) -> Iterator[DriverDecision]:
-    runtime, wanted = _runtime(host.torch)
-    if runtime is None or wanted is None:
+    rows: Sequence[Mapping[str, Any]], host: HostFacts, driver: Driver, *, described: bool
+) -> Iterator[Verdict]:
+    build = _build(rows, host.torch, described=described)
+    if build is None:
         return
-    rows = [
-        (i, row)
-        for i, row in enumerate(rules.get("builds", ()))
-        if row["runtime"] == runtime and begins_with(wanted, row["version"])
-    ]
-    if not rows:
+    minimum = build.row.get("minimum")
+    if minimum is not None and is_older(driver, minimum):
+        yield _too_old(rows, host, driver, build, minimum)
         return
-    i, row = max(rows, key=lambda found: len(found[1]["version"]))
-    pointer, name = f"/driver/builds/{i}", f"{_RUNTIMES.get(runtime, runtime)} {wanted}"
-    minimum = row.get("minimum")
-    if minimum is not None and _is_older(driver, version, minimum):
-        yield _too_old(rules, host, driver, version, (runtime, wanted, name), minimum, pointer)
+    if "tested" in build.row:
+        yield _tested(build.row["tested"], driver, build)
         return
-    if "tested" in row:
-        yield _tested(row["tested"], driver, name, pointer)
-        return
-    yield DriverDecision(
+    yield Verdict(
         Outcome.OK,
         "driver",
-        f"the driver {driver.version} starts torch's {name}",
+        "",
+        f"the driver {driver.version} starts torch's {build.name}",
         driver.version,
         minimum,
-        pointer=pointer,
+        build.pointer,
     )
-    full = full_driver(wanted, runtime)
-    if full is not None and _is_older(driver, version, full):
-        yield DriverDecision(
+    full = full_driver(build.version, build.kind)
+    if full is not None and is_older(driver, full):
+        yield Verdict(
             Outcome.NOTE,
             "ptx",
-            f"the driver {driver.version} is older than {full}, which {name} came with: code that "
-            "is compiled from PTX, and its newest features, may fail",
+            "",
+            f"the driver {driver.version} is older than {full}, which {build.name} came with: "
+            "code that is compiled from PTX, and its newest features, may fail",
             driver.version,
             full,
         )
 
 
+def _build(
+    rows: Sequence[Mapping[str, Any]], torch: TorchBuild | None, *, described: bool
+) -> _Build | None:
+    kind, wanted = runtime_of(torch)
+    if kind is None or wanted is None:
+        return None
+    fitting = [
+        (i, row)
+        for i, row in enumerate(rows)
+        if row["runtime"] == kind and begins_with(wanted, row["version"])
+    ]
+    if not fitting:
+        return None
+    i, row = max(fitting, key=lambda found: len(found[1]["version"]))
+    return _Build(kind, wanted, row, f"/driver/builds/{i}" if described else None)
+
+
 def _too_old(
-    rules: Mapping[str, Any],
-    host: HostFacts,
-    driver: Driver,
-    version: Version,
-    runtime: tuple[str, str, str],
-    minimum: str,
-    pointer: str,
-) -> DriverDecision:
-    kind, wanted, name = runtime
-    told = host.driver(kind)
-    own = cuda_of_driver(driver.version, kind)
-    libcuda = parse_version(told.version if told else None)
-    newer = own is not None and libcuda is not None and older(parse_version(own) or (), libcuda)
-    asked = parse_version(wanted)
-    if told and newer and libcuda and asked and not older(libcuda, asked):
-        return DriverDecision(
+    rows: Sequence[Mapping[str, Any]], host: HostFacts, driver: Driver, build: _Build, minimum: str
+) -> Verdict:
+    works = _works_all_the_same(host, driver, build)
+    if works:
+        return Verdict(
             Outcome.NOTE,
             "driver",
-            f"the driver {driver.version} alone is too old for torch's {name}, and a forward-"
-            f"compatibility package serves CUDA {told.version} on it: data-centre GPUs only",
+            "",
+            f"the driver {driver.version} alone is too old for torch's {build.name}, and {works}",
             driver.version,
             minimum,
-            pointer=pointer,
+            build.pointer,
         )
     others = [
         row["version"]
-        for row in rules.get("builds", ())
-        if row["runtime"] == kind
+        for row in rows
+        if row["runtime"] == build.kind
         and "minimum" in row
-        and not _is_older(driver, version, row["minimum"])
+        and not is_older(driver, row["minimum"])
     ]
     best = max(others, key=lambda text: parse_version(text) or (), default=None)
-    other = f", or install a torch build for {_RUNTIMES.get(kind, kind)} {best}" if best else ""
-    return DriverDecision(
+    kind = _RUNTIMES.get(build.kind, build.kind)
+    other = f", or install a torch build for {kind} {best}" if best else ""
+    return Verdict(
         Outcome.REFUSE,
         "driver",
-        f"torch is built for {name}, which needs the driver {minimum} or newer, and this is "
-        f"{driver.version}: upgrade the driver{other}",
+        TOO_OLD,
+        f"torch is built for {build.name}, which needs the driver {minimum} or newer, and this is "
+        f"{driver.version}",
         driver.version,
         minimum,
-        pointer=pointer,
+        build.pointer,
+        f"upgrade the driver{other}",
+        evidence=_seen(driver),
     )
 
 
-def _tested(tested: list[str], driver: Driver, name: str, pointer: str) -> DriverDecision:
+def _works_all_the_same(host: HostFacts, driver: Driver, build: _Build) -> str:
+    """Why a driver below the minimum serves all the same; empty where nothing says so."""
+    torch = host.torch
+    if torch is not None and torch.available:
+        return (
+            "torch says that it works: as a forward-compatibility package makes it, on "
+            "data-centre GPUs only"
+        )
+    if torch is not None and torch.available is False:
+        return ""
+    told, own = host.driver(build.kind), cuda_of_driver(driver.version, build.kind)
+    libcuda, asked = parse_version(told.version if told else None), parse_version(build.version)
+    if told is None or own is None or libcuda is None or asked is None:
+        return ""
+    if not older(parse_version(own) or (), libcuda) or older(libcuda, asked):
+        return ""
+    return (
+        f"a forward-compatibility package serves CUDA {told.version} on it: data-centre GPUs only"
+    )
+
+
+def _tested(tested: Sequence[str], driver: Driver, build: _Build) -> Verdict:
     listed = ", ".join(tested)
-    if driver.source.startswith(_MODULE_FILE):
-        return DriverDecision(
-            Outcome.UNKNOWN,
-            "driver",
-            f"the kernel module says {driver.version}, which is no release of the driver package: "
-            f"it cannot be held against what the vendor lists for {name} ({listed})",
-            driver.version,
-            listed,
-            pointer=pointer,
-        )
-    if any(begins_with(driver.version, first) for first in tested):
-        return DriverDecision(
-            Outcome.OK,
-            "driver",
-            f"the vendor lists the driver {driver.version} with {name}",
-            driver.version,
-            listed,
-            pointer=pointer,
-        )
-    return DriverDecision(
+    outcome, reason = (
         Outcome.NOTE,
-        "driver",
-        f"the vendor lists the drivers {listed} with {name}, and not {driver.version}",
-        driver.version,
-        listed,
-        pointer=pointer,
+        f"the vendor lists the drivers {listed} with {build.name}, and not {driver.version}",
     )
-
-
-def _is_older(driver: Driver, version: Version, than: str) -> bool:
-    """Whether a driver is older. Numbers of a Windows driver are compared by branch alone."""
-    bound = parse_version(than) or ()
-    if driver.component == "windows":
-        return older(version[:1], bound[:1])
-    return older(version, bound)
-
-
-def _runtime(torch: TorchBuild | None) -> tuple[str | None, str | None]:
-    for kind in _RUNTIMES:
-        version = getattr(torch, kind, None)
-        if version:
-            return kind, version
-    return None, None
-
-
-def _code(capability: Capability, host: HostFacts) -> Iterator[DriverDecision]:
-    """Whether the torch build has code for the arch."""
-    torch, arch = host.torch, capability.identity.arch
-    if torch is None:
-        return
-    built, sure = torch.archs, True
-    if not built and torch.version and torch.cuda:
-        known = wheel_archs(torch.version, host.os.machine or "x86_64")
-        built, sure = known or ((), True)
-    if serves(built, arch) is not False:
-        targets = rocm_targets(torch.hip) if torch.hip else None
-        if targets is not None and arch.startswith("gfx") and arch not in targets:
-            yield DriverDecision(
-                Outcome.NOTE,
-                "build",
-                f"AMD's matrix of ROCm {torch.hip} does not list {arch}: it may work, and nobody "
-                "promises it",
-                arch,
-                ", ".join(targets),
-                pointer="/identity/arch",
-            )
-        return
-    yield DriverDecision(
-        Outcome.REFUSE if sure else Outcome.NOTE,
-        "build",
-        f"torch {torch.version or 'here'} holds code for {', '.join(built)}, and none "
-        f"that runs on {arch}: install a build with it",
-        arch,
-        ", ".join(built),
-        pointer="/identity/arch",
-    )
-
-
-def _features(
-    capability: Capability, driver: Driver | None, version: Version | None, wanted: tuple[str, ...]
-) -> Iterator[DriverDecision]:
-    """What of the wanted dtypes is lost to the arch, or else to the driver."""
-    for feature in wanted:
-        to, pointer, why = _lost_to_arch(capability, feature)
-        if to is not None:
-            yield _downgrade(feature, to, why, pointer)
-            continue
-        for i, rule in enumerate(capability.driver.get("downgrades", ())):
-            if rule["feature"] != feature:
-                continue
-            at = f"/driver/downgrades/{i}"
-            if driver is None or version is None:
-                yield DriverDecision(
-                    Outcome.UNKNOWN,
-                    feature,
-                    f"{feature} needs the driver {rule['below']} or newer, and none was told",
-                    None,
-                    rule["below"],
-                    pointer=at,
-                )
-            elif _is_older(driver, version, rule["below"]):
-                why = (
-                    f"the driver {driver.version} is older than {rule['below']}: {rule['reason']}"
-                )
-                yield _downgrade(
-                    feature, rule["to"], why, at, got=driver.version, need=rule["below"]
-                )
-
-
-def _lost_to_arch(capability: Capability, feature: str) -> tuple[str | None, str, str]:
-    numerics, identity = capability.numerics, capability.identity
-    name = identity.name or identity.arch
-    half = "float16" if numerics.native_bfloat16 is False else "bfloat16"
-    if feature.startswith("float8_e4m3") and numerics.native_fp8 is False:
-        return half, "/numerics/native_fp8", f"{name} multiplies no eight-bit floats"
-    if feature == "float4_e2m1fn" and numerics.native_fp4 is False:
-        to = half
-        if numerics.native_fp8 and numerics.fp8_flavour:
-            to = f"float8_{numerics.fp8_flavour}"
-        return to, "/numerics/native_fp4", f"{name} multiplies no four-bit floats"
-    if feature == "bfloat16" and numerics.native_bfloat16 is False:
-        return "float16", "/numerics/native_bfloat16", f"{name} does not compute bfloat16"
-    unit = capability.compute_units.get(feature)
-    if unit is not None and unit.emulated:
-        return half, f"/compute_units/{feature}/emulated", f"{name} emulates {feature}"
-    return None, "", ""
-
-
-def _downgrade(
-    feature: str,
-    to: str,
-    why: str,
-    pointer: str,
-    *,
-    got: str | None = None,
-    need: str | None = None,
-) -> DriverDecision:
-    cost = ""
-    if feature in BITS and to in BITS and BITS[feature] != BITS[to]:
-        times = Fraction(BITS[to], BITS[feature])
-        cost = f"; weights and KV cache kept in it take {float(times):g} times the bytes"
-    return DriverDecision(
-        Outcome.DOWNGRADE,
-        feature,
-        f"{why}; {to} is used in place of {feature}{cost}",
-        got,
-        need,
-        feature,
-        to,
-        pointer,
-    )
+    if driver.source.startswith(_MODULE_FILE):
+        outcome, reason = (
+            Outcome.UNKNOWN,
+            f"the kernel module says {driver.version}, which is no release of the driver package: "
+            f"it cannot be held against what the vendor lists for {build.name} ({listed})",
+        )
+    elif any(begins_with(driver.version, first) for first in tested):
+        outcome, reason = (
+            Outcome.OK,
+            f"the vendor lists the driver {driver.version} with {build.name}",
+        )
+    return Verdict(outcome, "driver", "", reason, driver.version, listed, build.pointer)

@@ -22,6 +22,7 @@ from vllm_adapter.hostfacts.known_vendors import (
 )
 from vllm_adapter.hostfacts.vendor_files import Table, sections
 from vllm_adapter_doctor.devices.box_device import Device, Inventory
+from vllm_adapter_doctor.devices.device_names import arch as product_arch
 from vllm_adapter_doctor.vendor_data.pci_products import two_stacks
 
 _INTEGRATED_NAMES: Mapping[str, re.Pattern[str]] = Table(
@@ -49,8 +50,30 @@ def inventory(facts: HostFacts) -> Inventory:
     found += _by_nodes(facts.nodes, vendors, notes)
     system = facts.memory.total_bytes
     split = {one.vendor for one in found if one.die}
-    completed = (_completed(one, facts.nodes, system, one.vendor in split) for one in found)
+    archs = _archs(told)
+    completed = [
+        _with_arch(_completed(one, facts.nodes, system, one.vendor in split), archs)
+        for one in found
+    ]
     return Inventory(tuple(completed), tuple(notes))
+
+
+def _archs(told: Iterable[Accelerator]) -> Mapping[tuple[str, str], str | None]:
+    """The arch of each product of which one was told; None where two of a name have two."""
+    found: dict[tuple[str, str], str | None] = {}
+    for one in told:
+        if one.name and one.arch:
+            key = (one.vendor, one.name)
+            found[key] = one.arch if found.get(key, one.arch) == one.arch else None
+    return found
+
+
+def _with_arch(device: Device, archs: Mapping[tuple[str, str], str | None]) -> Device:
+    """Devices of one product have one arch: as any of them told it, else by the product's name."""
+    if device.arch or not device.name:
+        return device
+    by_name = archs.get((device.vendor, device.name)) or product_arch(device)
+    return replace(device, arch=by_name) if by_name else device
 
 
 def _of_vendor(

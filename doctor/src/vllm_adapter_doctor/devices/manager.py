@@ -7,31 +7,39 @@ chosen by policy alone (VA_FALLBACK), and never in silence unless that says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllm_adapter.discovery.records import AdapterRecord, Status
+from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.known_vendors import VENDORS, not_served
 from vllm_adapter.settings import Fallback, Settings
 from vllm_adapter_doctor.devices.box_device import Device, Inventory
 from vllm_adapter_doctor.devices.inventory import inventory
-from vllm_adapter_doctor.devices.rules import GIB, Context, Refusal, refusals, warnings
+from vllm_adapter_doctor.devices.recognition import Recognised, recognise
+from vllm_adapter_doctor.devices.rules import GIB, Context, verdicts, warnings
+from vllm_adapter_doctor.devices.verdict import Outcome, Verdict
 from vllm_adapter_doctor.devices.visible import filtered_twice, limits_of
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A device, and every reason against it; usable without any.
+    """A device, and every verdict on it; usable where none stops it.
 
     `adapter` says whether an adapter for it is installed where this runs.
     """
 
     device: Device
-    refusals: tuple[Refusal, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
     warnings: tuple[str, ...] = ()
     adapter: str = ""
+
+    @property
+    def refusals(self) -> tuple[Verdict, ...]:
+        """The verdicts against it, the most fundamental first."""
+        return tuple(one for one in self.verdicts if one.stops)
 
     @property
     def usable(self) -> bool:
@@ -53,9 +61,7 @@ class Candidate:
         return {
             **self.device.to_json(),
             "usable": self.usable,
-            "reasons": [
-                {"reason": one.reason, "next_step": one.next_step} for one in self.refusals
-            ],
+            "reasons": [one.to_json() for one in self.refusals],
             "warnings": list(self.warnings),
             "adapter_state": self.adapter,
         }
@@ -89,8 +95,7 @@ class Choice:
             "policy": self.policy.value,
             "sentence": self.sentence,
             "rejected": [
-                {"id": one.device.id, "reason": one.reason, "next_step": one.next_step}
-                for one in self.rejected
+                {"id": one.device.id, **one.refusals[0].to_json()} for one in self.rejected
             ],
             "notes": list(self.notes),
         }
@@ -102,7 +107,8 @@ class DeviceManager:
 
     With `live` the facts are of this machine, and `records` (the registry's) decide too; on a
     report the facts alone do, and whether an adapter is installed here is only told. `outside`
-    asks for the devices of a container that is not started yet.
+    asks for the devices of a container that is not started yet. `said` is what the doctor read in
+    the text of a report: verdicts by a device's id, or by an adapter's name (`findings.stops`).
     """
 
     facts: HostFacts
@@ -110,6 +116,7 @@ class DeviceManager:
     records: Sequence[AdapterRecord] = ()
     live: bool = False
     outside: bool = False
+    said: Mapping[str, Sequence[Verdict]] = field(default_factory=dict)
     inventory: Inventory = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,17 +129,37 @@ class DeviceManager:
         """Every device, with the reasons against it."""
         records = {r.name: r for r in self.records if r.status is not Status.SHADOWED}
         context = Context(
-            self.facts, self.inventory, self.settings, records, self.live, self.outside
+            self.facts,
+            self.inventory,
+            self.settings,
+            records,
+            self.live,
+            self.outside,
+            {one.device.id: one.capability for one in self.recognised() if one.capability},
+            self.said,
         )
         return tuple(
             Candidate(
                 device,
-                tuple(refusals(device, context)),
+                verdicts(device, context),
                 tuple(warnings(device, context)),
                 _adapter_state(device.vendor, records),
             )
             for device in self.inventory.devices
         )
+
+    def recognised(self) -> tuple[Recognised, ...]:
+        """The devices of installed adapters with their descriptors."""
+        found: list[Recognised] = []
+        for record in self.records:
+            manifest = record.manifest
+            if manifest is None or not self.inventory.of(record.name):
+                continue
+            try:
+                found += recognise(manifest, self.facts, box=self.inventory)
+            except VllmAdapterError:  # broken descriptors: `validate` and `list` say so
+                continue
+        return tuple(found)
 
     def choose(self) -> Choice:
         """The choice under VA_FALLBACK; see `Choice`."""
@@ -244,14 +271,15 @@ def _left(one: Candidate, best: Candidate) -> Candidate:
             "all can"
         )
     step = f"give it a role: --role main={chosen.id} --role light={device.id}"
-    refusal = Refusal(why, step, hard=False)
-    return Candidate(device, (refusal,), one.warnings, one.adapter)
+    verdict = Verdict(Outcome.BY_NAME, "kind", "", why, next_step=step)
+    return replace(one, verdicts=(verdict, *one.verdicts))
 
 
 def _another_instance(one: Candidate, best: Candidate) -> Candidate:
     step = f"give it a role: --role main={best.device.id} --role light={one.device.id}"
-    refusal = Refusal("a CUDA process sees a single MIG instance", step, hard=False)
-    return Candidate(one.device, (refusal,), one.warnings, one.adapter)
+    reason = "a CUDA process sees a single MIG instance"
+    verdict = Verdict(Outcome.BY_NAME, "MIG", "", reason, next_step=step)
+    return replace(one, verdicts=(verdict, *one.verdicts))
 
 
 def _said(best: list[Candidate]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from vllm_adapter.errors import InputError
 from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager, torch_type_of
+from vllm_adapter_doctor.devices.verdict import Outcome
 from vllm_adapter_doctor.devices.visible import Environment, environment_for
 
 SYNTAX: Final = "write NAME=ADAPTER:N[,N...] or NAME=cpu, such as --role main=cuda:0,1"
@@ -44,10 +45,10 @@ class Role:
     def faults(self) -> tuple[str, ...]:
         """Why a device of this role cannot be used even though it was asked for."""
         return tuple(
-            f"{one.device.id}: {refusal.reason}"
+            f"{one.device.id}: {verdict.reason}"
             for one in self.candidates
-            for refusal in one.refusals
-            if refusal.hard
+            for verdict in one.verdicts
+            if verdict.outcome is Outcome.REFUSE
         )
 
     def to_json(self) -> dict[str, Any]:

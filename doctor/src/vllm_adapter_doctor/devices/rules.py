@@ -1,51 +1,41 @@
-"""Why a device of the inventory is not used: each rule gives a reason and the next step.
+"""The verdicts on a device, rule by rule in order: the one list that everybody reads.
 
-`hard` rules hold even where a device is asked for by name; the others only keep it from being
-chosen on its own.
+A device is chosen when nothing in it stops it. `devices`, `container`, `serve` and `run` read it
+here, and the doctor makes findings of the same rules. A refusal holds even where a device is asked
+for by name; `BY_NAME` only keeps it from being chosen on its own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from vllm_adapter.contract.capability import Capability
 from vllm_adapter.discovery.records import AdapterRecord, Status
 from vllm_adapter.hostfacts.facts import DeviceNode, HostFacts
 from vllm_adapter.hostfacts.known_vendors import VENDORS, how_to_serve
 from vllm_adapter.settings import Settings
 from vllm_adapter_doctor.devices.box_device import Device, Inventory
+from vllm_adapter_doctor.devices.build_rules import code_verdicts
+from vllm_adapter_doctor.devices.driver_rules import driver_verdicts
+from vllm_adapter_doctor.devices.health_rules import health_verdicts
+from vllm_adapter_doctor.devices.verdict import Outcome, Verdict
 from vllm_adapter_doctor.devices.visible import hidden_by
-from vllm_adapter_doctor.vendor_data.driver_tables import DRIVER_FLOORS
 
 GIB: Final = 1 << 30
-_BAD_STATUS: Final = frozenset(
-    "alarm critical error err failed lost unhealthy unusable offline fault dead".split()
-)
-_LOST: Final = re.compile(
-    r"(?i)\blost\b|not usable|unusable|fallen off|failed to init|is missing|needs? (?:a )?reset"
-)
-_LEAST_BRANCH: Final = 100
-"""A driver with a smaller number counts otherwise than by branches."""
 _SMALL_SHARE: Final = 4
 """A GPU with less than a quarter of its largest sibling's memory drives a display."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why not, in one sentence, and what to do about it."""
-
-    reason: str
-    next_step: str = ""
-    hard: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the rules look at. `live` is whether the facts are of this machine, now.
 
-    `outside` is for a container that is not started yet: nodes and adapters here say nothing.
+    `outside` is for a container that is not started yet: nodes and adapters here say nothing, and
+    neither does this machine's torch. `capabilities` are the descriptors by the devices' ids,
+    `said` what the doctor read in the text: verdicts by a device's id, or by its adapter's name.
     """
 
     facts: HostFacts
@@ -54,6 +44,8 @@ class Context:
     records: Mapping[str, AdapterRecord] = field(default_factory=dict)
     live: bool = False
     outside: bool = False
+    capabilities: Mapping[str, Capability] = field(default_factory=dict)
+    said: Mapping[str, Sequence[Verdict]] = field(default_factory=dict)
 
     @property
     def wsl(self) -> bool:
@@ -72,10 +64,24 @@ def on_wsl(facts: HostFacts) -> bool:
     return "microsoft-standard" in kernel or any(hint.startswith("wsl") for hint in hints)
 
 
-def refusals(device: Device, context: Context) -> list[Refusal]:
-    """Every reason against the device, the most fundamental first; empty for a usable one."""
-    rules = [r for r in _RULES if not (context.outside and r in (_no_node, _no_adapter))]
-    return [found for rule in rules if (found := rule(device, context)) is not None]
+def verdicts(device: Device, context: Context) -> tuple[Verdict, ...]:
+    """Every verdict that says something, the most fundamental first; unknown and OK are left out.
+
+    Of one reason told twice, the first counts; and what the doctor read is left out where the
+    facts themselves say it.
+    """
+    silent = set(_OF_THE_PLACE) if context.outside else set()
+    if context.outside and context.live:
+        silent |= {_build, _driver}  # the image has a torch of its own
+    found: dict[str, Verdict] = {}
+    for rule in _RULES:
+        if rule in silent:
+            continue
+        for one in rule(device, context):
+            twice = rule is _said and any(one.code == known.code for known in found.values())
+            if one.outcome not in (Outcome.OK, Outcome.UNKNOWN) and not twice:
+                found.setdefault(one.reason, one)
+    return tuple(found.values())
 
 
 def warnings(device: Device, context: Context) -> list[str]:
@@ -97,140 +103,107 @@ def warnings(device: Device, context: Context) -> list[str]:
             who = f"process {process.pid}" if process.pid is not None else "a process"
             name = f" ({process.name})" if process.name else ""
             found.append(f"{who}{name} holds{size} of it")
-        status = device.told.health.status
-        if status and status.lower() == "warning":
-            found.append("its tool says: Warning")
-        found += [error for error in device.told.health.errors if not _LOST.search(error)]
+        said = health_verdicts(device.told, _tool(device))
+        found += [one.reason for one in said if not one.stops]
     return found
 
 
-def _denied(device: Device, context: Context) -> Refusal | None:
+def _denied(device: Device, context: Context) -> Iterator[Verdict]:
     why = context.settings.adapters.blocks(device.vendor)
-    return Refusal(why, f"set VA_ADAPTERS so that it admits {device.vendor}") if why else None
+    if why:
+        step = f"set VA_ADAPTERS so that it admits {device.vendor}"
+        yield _refuse("settings", why, step)
 
 
-def _emulated(device: Device, context: Context) -> Refusal | None:
-    if not context.is_emulated(device) or device.vendor in context.settings.adapters.allowed:
-        return None
-    return Refusal(
-        "emulated in software, and never taken for the accelerator unless asked",
-        f"ask for it by name: VA_ADAPTERS={device.vendor}, or --role main={device.id}",
-        hard=False,
-    )
+def _emulated(device: Device, context: Context) -> Iterator[Verdict]:
+    if context.is_emulated(device) and device.vendor not in context.settings.adapters.allowed:
+        yield _by_name(
+            "emulated",
+            "emulated in software, and never taken for the accelerator unless asked",
+            f"ask for it by name: VA_ADAPTERS={device.vendor}, or --role main={device.id}",
+        )
 
 
-def _other_type(device: Device, context: Context) -> Refusal | None:
+def _other_type(device: Device, context: Context) -> Iterator[Verdict]:
     wanted, row = context.settings.require_device, VENDORS.get(device.vendor)
-    if not wanted or row is None or row.torch_type in (None, wanted):
-        return None
-    return Refusal(
-        f"VA_REQUIRE_DEVICE asks for {wanted}, and this is {row.torch_type}",
-        "unset VA_REQUIRE_DEVICE, or name this type",
-    )
+    if wanted and row is not None and row.torch_type not in (None, wanted):
+        yield _refuse(
+            "settings",
+            f"VA_REQUIRE_DEVICE asks for {wanted}, and this is {row.torch_type}",
+            "unset VA_REQUIRE_DEVICE, or name this type",
+        )
 
 
-def _hidden(device: Device, context: Context) -> Refusal | None:
+def _hidden(device: Device, context: Context) -> Iterator[Verdict]:
     variable = hidden_by(device, context.inventory.of(device.vendor), context.facts)
-    if variable is None:
-        return None
-    value = context.facts.variable(variable)
-    return Refusal(
-        f"{variable}={value} hides it", f"unset {variable}, or add this device to it", hard=False
-    )
+    if variable is not None:
+        yield _by_name(
+            "visible devices",
+            f"{variable}={context.facts.variable(variable)} hides it",
+            f"unset {variable}, or add this device to it",
+        )
 
 
-def _unhealthy(device: Device, context: Context) -> Refusal | None:
-    del context
-    if device.told is None:
-        return None
-    health, row = device.told.health, VENDORS.get(device.vendor)
-    tool = (row.tool if row else None) or "the vendor's tool"
-    step = f"look at the kernel log and `{tool}`; reset the device or reboot"
-    status = health.status or ""
-    if status.lower() in _BAD_STATUS or _LOST.search(status):
-        first = f": {health.errors[0]}" if health.errors else ""
-        return Refusal(f"its health is {status}{first}", step)
-    for error in health.errors:
-        if _LOST.search(error):
-            return Refusal(f"it cannot be used: {error}", step)
-    return None
-
-
-def _integrated(device: Device, context: Context) -> Refusal | None:
-    if not device.integrated:
-        return None
-    size = context.facts.memory.total_bytes
-    of = f" ({size / GIB:.0f} GiB)" if size else ""
-    return Refusal(
-        f"an integrated GPU: its memory is system memory{of}, and it is not taken for the "
-        "accelerator unless asked",
-        f"ask for it by name: --role main={device.id}",
-        hard=False,
-    )
-
-
-def _empty_mig(device: Device, context: Context) -> Refusal | None:
-    del context
-    if device.partition != "MIG":  # an instance has its profile's name there
-        return None
-    return Refusal(
-        "MIG is on, and no instance of it is told of: the whole GPU runs nothing",
-        "list the instances with `nvidia-smi -L`, or make one with `nvidia-smi mig -cgi`",
-    )
-
-
-def _old_arch(device: Device, context: Context) -> Refusal | None:
-    torch, arch = context.facts.torch, (device.arch or "").split(":")[0]
-    archs = torch.archs if torch else ()
+def _tool(device: Device) -> str:
     row = VENDORS.get(device.vendor)
-    if row and row.code == "sm" and (number := _sm(arch)) is not None:
-        if number < row.code_floor:
-            return Refusal(
-                f"no torch build that we serve has code for {arch}", "use a newer GPU, or the CPU"
-            )
-        built = [one for one in map(_sm, archs) if one is not None]
-        ptx = [_sm(one.replace("compute_", "sm_")) for one in archs if "compute_" in one]
-        runs = any(number // 10 == one // 10 and number >= one for one in built)
-        if built and not runs and not any(p is not None and p <= number for p in ptx):
-            return Refusal(
-                f"torch was built for {', '.join(archs)}, and this is {arch}",
-                f"install a torch build with {arch}",
-            )
-    if row and row.code == "gfx" and arch.startswith("gfx"):
-        built_for = [one.split(":")[0] for one in archs if one.startswith("gfx")]
-        if built_for and arch not in built_for:
-            return Refusal(
-                f"torch was built for {', '.join(built_for)}, and this is {arch}",
-                f"install a torch build with {arch}",
-            )
-    return None
+    return (row.tool if row else None) or "the vendor's tool"
 
 
-def _old_driver(device: Device, context: Context) -> Refusal | None:
-    floor = DRIVER_FLOORS.get(device.vendor)
-    driver = context.facts.driver(floor.component) if floor else None
-    if floor is None or driver is None or context.wsl:
-        return None
-    major = driver.version.split(".")[0]
-    if not major.isdigit() or not _LEAST_BRANCH <= int(major) < floor.branch:
-        return None
-    return Refusal(
-        f"the {device.vendor_name} driver {driver.version} serves no {floor.runtime} runtime that "
-        f"torch is built with (from {floor.branch} on)",
-        floor.next_step,
-    )
+def _health(device: Device, context: Context) -> Iterator[Verdict]:
+    del context
+    yield from (one for one in health_verdicts(device.told, _tool(device)) if one.stops)
 
 
-def _sm(arch: str) -> int | None:
-    found = re.fullmatch(r"sm_(\d{2,3})[af]?", arch)
-    return int(found[1]) if found else None
+def _integrated(device: Device, context: Context) -> Iterator[Verdict]:
+    if device.integrated:
+        size = context.facts.memory.total_bytes
+        of = f" ({size / GIB:.0f} GiB)" if size else ""
+        yield _by_name(
+            "integrated",
+            f"an integrated GPU: its memory is system memory{of}, and it is not taken for the "
+            "accelerator unless asked",
+            f"ask for it by name: --role main={device.id}",
+        )
 
 
-def _no_node(device: Device, context: Context) -> Refusal | None:
+def _empty_mig(device: Device, context: Context) -> Iterator[Verdict]:
+    del context
+    if device.partition == "MIG":  # an instance has its profile's name there
+        yield _refuse(
+            "MIG",
+            "MIG mode is on but the report names no MIG instance: the whole GPU runs nothing",
+            "list the instances with `nvidia-smi -L`, or make one with `nvidia-smi mig -cgi`",
+            "VA1606",
+        )
+
+
+def _capability(device: Device, context: Context) -> Capability | None:
+    return context.capabilities.get(device.id)
+
+
+def _build(device: Device, context: Context) -> Iterator[Verdict]:
+    known = _capability(device, context)
+    arch = device.arch or (known.identity.arch if known else None)
+    yield from code_verdicts(arch, context.facts, device.vendor)
+
+
+def _driver(device: Device, context: Context) -> Iterator[Verdict]:
+    yield from driver_verdicts(device.vendor, context.facts, _capability(device, context))
+
+
+def _said(device: Device, context: Context) -> Iterator[Verdict]:
+    """What the doctor read in the text of a report."""
+    for one in (*context.said.get(device.id, ()), *context.said.get(device.vendor, ())):
+        here = one.subject in OF_THE_PLACE or (context.live and one.subject in _OF_TORCH)
+        if not (context.outside and here):
+            yield one
+
+
+def _no_node(device: Device, context: Context) -> Iterator[Verdict]:
     """Only facts of a machine list all nodes: a report tells of some."""
     row, nodes = VENDORS.get(device.vendor), context.facts.nodes
     if row is None or context.wsl:
-        return None
+        return
     paths = {node.path: node for node in nodes}
     render = [node for node in nodes if node.path.startswith("/dev/dri/renderD")]
     own = [*device.nodes, *(paths[path] for path in row.control if path in paths)]
@@ -245,28 +218,35 @@ def _no_node(device: Device, context: Context) -> Refusal | None:
         some = _numbered_nodes(device, context) if row.own_numbers else []
         told = any(one.physical is not None for one in context.inventory.of(device.vendor))
         if some and not told and len(missing) == 1:
-            return Refusal(
+            yield _refuse(
+                "nodes",
                 f"{len(some)} of the host's devices are passed through, and nothing tells which",
                 f"run `{row.tool}`, or `vllm-adapter devices` where that tool is",
             )
+            return
         if missing:
-            return Refusal(
+            yield _refuse(
+                "nodes",
                 f"present on the host, but {', '.join(missing)} is not here: not passed through, "
                 "or its driver is not loaded",
                 through,
+                "VA1401",
             )
+            return
     if row.own_numbers and all(map(_shut, numbered := _numbered_nodes(device, context))):
         own += numbered[:1]
     shut = [node for node in own if _shut(node)]
     if row.render and render and all(map(_shut, render)):
         shut += render[:1]
-    if not shut:
-        return None
-    group = "" if shut[0].group is None else f" {shut[0].group}"
-    return Refusal(
-        f"{shut[0].path} may not be opened by this user",
-        f"join the node's group{group}, or start the container with --group-add{group or ' GID'}",
-    )
+    if shut:
+        group = "" if shut[0].group is None else f" {shut[0].group}"
+        yield _refuse(
+            "nodes",
+            f"{shut[0].path} may not be opened by this user",
+            f"join the node's group{group}, or start the container with "
+            f"--group-add{group or ' GID'}",
+            "VA1402",
+        )
 
 
 def _shut(node: DeviceNode) -> bool:
@@ -291,46 +271,71 @@ def _reachable(device: Device, context: Context) -> bool:
     return bool(here) and (device.physical is not None or len(here) >= siblings)
 
 
-def _no_adapter(device: Device, context: Context) -> Refusal | None:
+def _no_adapter(device: Device, context: Context) -> Iterator[Verdict]:
     if not context.live:
-        return None
+        return
     record = context.records.get(device.vendor)
     if record is None:
-        return Refusal("no adapter for it is installed", how_to_serve(device.vendor))
-    if record.status in (None, Status.OK):
-        return None
-    return Refusal(
-        f"its adapter is {record.status_text}: {record.reason}",
-        record.next_step or "vllm-adapter list --probe",
+        yield _refuse("adapter", "no adapter for it is installed", how_to_serve(device.vendor))
+    elif record.status not in (None, Status.OK):
+        yield _refuse(
+            "adapter",
+            f"its adapter is {record.status_text}: {record.reason}",
+            record.next_step or "vllm-adapter list --probe",
+            "VA0401" if record.status in (Status.BROKEN, Status.INCOMPATIBLE) else "",
+        )
+
+
+def _display(device: Device, context: Context) -> Iterator[Verdict]:
+    siblings = context.inventory.of(device.vendor)
+    if beside_the_point(device, siblings):
+        mine, most = device.memory_total_bytes or 0, _most_memory(siblings)
+        yield _by_name(
+            "display",
+            f"with {mine / GIB:.0f} GiB beside one of {most / GIB:.0f} GiB it is taken for the "
+            "display's GPU",
+            f"ask for it by name: --role light={device.id}",
+        )
+
+
+def _most_memory(siblings: Iterable[Device]) -> int:
+    sizes = (
+        other.memory_total_bytes or 0
+        for other in siblings
+        if not other.integrated and not other.partition
     )
+    return max(sizes, default=0)
 
 
-def _display(device: Device, context: Context) -> Refusal | None:
-    sizes = [
-        other.memory_total_bytes
-        for other in context.inventory.of(device.vendor)
-        if other.memory_total_bytes and not other.integrated and not other.partition
-    ]
+def beside_the_point(device: Device, siblings: Iterable[Device]) -> bool:
+    """Whether a device is one for displays beside those that compute, by its memory."""
     mine = device.memory_total_bytes
-    if not sizes or not mine or device.partition or mine * _SMALL_SHARE > max(sizes):
-        return None
-    return Refusal(
-        f"with {mine / GIB:.0f} GiB beside one of {max(sizes) / GIB:.0f} GiB it is taken for the "
-        "display's GPU",
-        f"ask for it by name: --role light={device.id}",
-        hard=False,
-    )
+    most = _most_memory(one for one in siblings if one.vendor == device.vendor)
+    return bool(mine and not device.partition and mine * _SMALL_SHARE <= most)
 
 
-_RULES: Final[tuple[Callable[[Device, Context], Refusal | None], ...]] = (
+def _refuse(subject: str, reason: str, next_step: str, code: str = "") -> Verdict:
+    return Verdict(Outcome.REFUSE, subject, code, reason, next_step=next_step)
+
+
+def _by_name(subject: str, reason: str, next_step: str) -> Verdict:
+    return Verdict(Outcome.BY_NAME, subject, "", reason, next_step=next_step)
+
+
+OF_THE_PLACE: Final = frozenset({"nodes", "adapter", "container"})
+"""Subjects of verdicts on where a program runs: a container that is not started yet has none."""
+_OF_TORCH: Final = frozenset({"build", "driver"})
+_OF_THE_PLACE: Final = (_no_node, _no_adapter)
+_RULES: Final[tuple[Callable[[Device, Context], Iterable[Verdict]], ...]] = (
     _denied,
     _emulated,
     _other_type,
-    _unhealthy,
+    _health,
     _empty_mig,
     _no_node,
-    _old_arch,
-    _old_driver,
+    _build,
+    _driver,
+    _said,
     _hidden,
     _integrated,
     _display,

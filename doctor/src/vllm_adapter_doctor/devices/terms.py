@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from vllm_adapter.errors import InputError, VllmAdapterError
-from vllm_adapter_doctor.devices.driver_decision import (
-    BITS,
-    DriverDecision,
-    Outcome,
-    bytes_after,
-    consequence,
-)
+from vllm_adapter.errors import InputError
 from vllm_adapter_doctor.devices.driver_rules import negotiate
 from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager
-from vllm_adapter_doctor.devices.recognition import recognise
+from vllm_adapter_doctor.devices.verdict import BITS, Outcome, Verdict, bytes_after, consequence
+
+_TERMS: Final = frozenset({"driver", "ptx", "build"})
+"""Subjects of what a driver and a build allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class Terms:
 
     device: str
     arch: str
-    decisions: tuple[tuple[DriverDecision, str], ...]
+    decisions: tuple[tuple[Verdict, str], ...]
     advice: tuple[str, ...]
 
     def to_json(self, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -50,6 +46,7 @@ class Terms:
                     "feature": one.feature,
                     "to": one.to,
                     "pointer": one.pointer,
+                    "code": one.code or None,
                     "bytes_after": _after(one, sizes),
                 }
                 for one, _ in self.decisions
@@ -77,31 +74,27 @@ def terms(
             raise InputError(
                 f"there is no dtype {dtype!r}", hint=f"the dtypes are: {', '.join(BITS)}"
             )
-    manifests = {r.name: r.manifest for r in manager.records if r.manifest is not None}
     found: dict[str, Terms] = {}
-    for vendor in dict.fromkeys(one.device.vendor for one in chosen):
-        manifest = manifests.get(vendor)
-        if manifest is None:
+    asked = {one.device.id: one for one in chosen}
+    for one in manager.recognised():
+        if one.capability is None or one.device.id not in asked:
             continue
-        try:
-            known = recognise(manifest, manager.facts, box=manager.inventory)
-        except VllmAdapterError:  # broken descriptors: `validate` and `list` say so
-            continue
-        for one in known:
-            if one.capability is None:
-                continue
-            decisions = tuple(
-                (decision, consequence(decision, weight_bytes=weight_bytes, kv_bytes=kv_bytes))
-                for decision in negotiate(one.capability, manager.facts, wanted)
-                if decision.outcome not in (Outcome.OK, Outcome.UNKNOWN)
-            )
-            found[one.device.id] = Terms(
-                one.device.id, one.capability.identity.arch, decisions, one.capability.advice
-            )
+        said = [*asked[one.device.id].verdicts, *negotiate(one.capability, manager.facts, wanted)]
+        known = {each.message: each for each in said if each.subject in _TERMS or each.to}
+        found[one.device.id] = Terms(
+            one.device.id,
+            one.capability.identity.arch,
+            tuple(
+                (each, consequence(each, weight_bytes=weight_bytes, kv_bytes=kv_bytes))
+                for each in known.values()
+                if each.outcome not in (Outcome.OK, Outcome.UNKNOWN)
+            ),
+            one.capability.advice,
+        )
     return tuple(found[c.device.id] for c in chosen if c.device.id in found)
 
 
-def _after(decision: DriverDecision, sizes: Mapping[str, int]) -> dict[str, int] | None:
+def _after(decision: Verdict, sizes: Mapping[str, int]) -> dict[str, int] | None:
     feature, to = decision.feature, decision.to
     if feature is None or to is None:
         return None

@@ -11,7 +11,9 @@ from typing import Final
 from vllm_adapter.hostfacts.facts import HostFacts, Line
 from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter.hostfacts.vendor_files import once, sections
-from vllm_adapter_doctor.findings.device_names import described
+from vllm_adapter_doctor.devices.box_device import Device
+from vllm_adapter_doctor.devices.device_names import described
+from vllm_adapter_doctor.devices.inventory import inventory
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.searched import Searched, compiled
 
@@ -29,6 +31,11 @@ class Box:
     def searched(self) -> Searched:
         """The report, made ready for many searches."""
         return Searched(self.facts.report)
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices, each once, as `vllm-adapter devices` lists them."""
+        return inventory(self.facts).devices
 
     @cached_property
     def vendors(self) -> frozenset[str]:

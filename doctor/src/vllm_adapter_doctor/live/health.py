@@ -1,30 +1,30 @@
 """How a vendor's devices are at this moment, as its library or tool says: one short question.
 
-What is asked is in the vendors' files, and what is answered is read by the parsers of reports.
-Each program is a child process with a time limit, so that one that hangs holds nobody up.
+A vendor's adapter may bring a reader, which asks the library by its own binding (`live.readers`),
+and is asked first, since it is quicker. Else the tool is asked that the vendor's file names, and
+the parsers of reports read its answer. Each program is a child process with a time limit, so that
+one that hangs holds nobody up.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from vllm_adapter.hostfacts._tree import Tree
-from vllm_adapter.hostfacts.device_facts import Accelerator, DeviceProcess, Health
+from vllm_adapter.hostfacts.device_facts import Accelerator
 from vllm_adapter_doctor.live.children import Ended, run_all
+from vllm_adapter_doctor.live.reader_lines import parse
+from vllm_adapter_doctor.live.readers import Reader, find_readers
 from vllm_adapter_doctor.live.tools import Tool, asked_tools, find_program
 from vllm_adapter_doctor.report.merge import join_accelerators
-from vllm_adapter_doctor.report.parsers._common import normal_bdf
 from vllm_adapter_doctor.report.read import parse_report
 
 TIMEOUT_S: Final = 5.0
-_CHILDREN: Final = {"libnvidia-ml.so.1": Path(__file__).with_name("_health_child.py")}
-"""Programs of ours that ask a library, which is quicker than its vendor's tool."""
 _HANGS: Final = ("gave no answer", "printed more than")
 
 
@@ -43,17 +43,12 @@ class Reading:
 
 def can_read(vendor: str) -> bool:
     """Whether we know how to ask for the health of this vendor's devices."""
-    return os.name == "posix" and bool(tools_of(vendor))
+    return os.name == "posix" and (bool(tools_of(vendor)) or vendor in find_readers()[0])
 
 
 def tools_of(vendor: str) -> tuple[Tool, ...]:
     """The vendor's tools that tell of health; the first of them that is here is asked."""
     return tuple(tool for tool in asked_tools() if tool.vendor == vendor and tool.health)
-
-
-def _library(vendor: str) -> str | None:
-    """The library of the vendor that we can ask."""
-    return next((one.library for one in tools_of(vendor) if one.library in _CHILDREN), None)
 
 
 def read_health(
@@ -66,72 +61,28 @@ def read_health(
     """Asks once; never raises for what a library or tool does. At most twice `timeout_s`."""
     settings = {**environ, "LC_ALL": "C", "LANGUAGE": "C", "PYTHONDONTWRITEBYTECODE": "1"}
     first = Reading()
-    library = _library(vendor)
-    if library and sys.executable:
-        first = _by_library(vendor, library, settings, timeout_s)
+    reader = find_readers()[0].get(vendor)
+    if reader and sys.executable:
+        first = _by_reader(reader, settings, timeout_s)
         if first.accelerators or first.hangs:
             return first
     second = _by_tool(vendor, Tree(root), settings, timeout_s)
     if second.accelerators or second.hangs or first.fault is None:
         return second
-    return Reading(asked=second.asked or first.asked, fault=f"{first.fault}; {second.fault}")
-
-
-def _by_library(vendor: str, asked: str, environ: Mapping[str, str], timeout_s: float) -> Reading:
-    command = (sys.executable, "-I", "-S", "-B", str(_CHILDREN[asked]))
-    (ended,) = run_all([command], timeout_s=timeout_s, environ=environ)
-    found, fault = [], ended.fault
-    for line in ended.output.decode("utf-8", "replace").splitlines():
-        try:
-            said = json.loads(line)
-        except ValueError:  # a banner of the library
-            continue
-        if isinstance(said, dict) and isinstance(said.get("index"), int):
-            found.append(_of_library(vendor, said, asked))
-        elif isinstance(said, dict):
-            fault = fault or str(said.get("fault"))
-    if ended.fault or not found:
-        fault = fault or "it tells of no device"
-        return Reading((), asked, f"{asked}: {fault}", _hangs(ended))
-    return Reading(tuple(found), asked)
-
-
-def _of_library(vendor: str, said: Mapping[str, Any], source: str) -> Accelerator:
-    errors = []
-    if said.get("lost"):
-        errors.append(f"the driver says that the GPU is lost ({said['lost']})")
-    if said.get("unreadable"):
-        errors.append(f"the driver cannot read this device (unknown error, {said['unreadable']})")
-    if said.get("uncorrected"):
-        errors.append(f"{said['uncorrected']} uncorrectable memory errors")
-    health = Health(
-        temperature_c=said.get("temperature_c"),
-        power_w=_thousandth(said.get("power_mw")),
-        power_cap_w=_thousandth(said.get("power_cap_mw")),
-        clock_mhz=said.get("clock_mhz"),
-        clock_max_mhz=said.get("clock_max_mhz"),
-        throttle_reasons=tuple(said.get("throttled", ())),
-        errors=tuple(errors),
-    )
-    return Accelerator(
-        vendor,
-        said["index"],
-        source,
-        name=said.get("name"),
-        bdf=normal_bdf(said.get("bus", "")),
-        uuid=said.get("uuid"),
-        memory_total_bytes=said.get("memory_total_bytes"),
-        memory_used_bytes=said.get("memory_used_bytes"),
-        partition="MIG" if said.get("mig") else None,
-        health=health,
-        processes=tuple(
-            DeviceProcess(pid, memory_bytes=size) for pid, size in said.get("processes", ())
-        ),
+    return Reading(
+        asked=second.asked or first.asked,
+        fault="; ".join(filter(None, (first.fault, second.fault))),
     )
 
 
-def _thousandth(value: int | None) -> float | None:
-    return None if value is None else round(value / 1000, 1)
+def _by_reader(reader: Reader, environ: Mapping[str, str], timeout_s: float) -> Reading:
+    (ended,) = run_all([reader.command], timeout_s=timeout_s, environ=environ)
+    said = parse(ended.output, reader.vendor, reader.module)
+    fault = ended.fault or next(iter(said.wrong), None)
+    if fault or not said.accelerators:
+        fault = fault or said.fault or "it tells of no device"
+        return Reading((), said.source, f"{said.source}: {fault}", _hangs(ended))
+    return Reading(said.accelerators, said.source)
 
 
 def _by_tool(vendor: str, tree: Tree, environ: Mapping[str, str], timeout_s: float) -> Reading:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vllm_adapter.discovery.distributions import read_headers, read_text, section
+from vllm_adapter.discovery.distributions import read_headers, read_points
 from vllm_adapter.hostfacts.facts import VllmFacts
 from vllm_adapter.hostfacts.known_vendors import variable_heads
 from vllm_adapter_doctor.report.secrets import hidden, is_secret
@@ -102,9 +102,6 @@ def _identity(distribution: Any) -> tuple[str, str]:
 
 def _plugins(distribution: Any) -> set[tuple[str, str, str]]:
     try:
-        text = read_text(distribution, "entry_points.txt")
+        return {(group, *point) for group in _GROUPS for point in read_points(distribution, group)}
     except OSError:  # unreadable metadata of one package hides no other
         return set()
-    if "vllm." not in text:
-        return set()
-    return {(group, name, value) for group in _GROUPS for name, value in section(text, group)}

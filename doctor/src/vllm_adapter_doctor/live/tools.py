@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -17,8 +17,9 @@ from vllm_adapter.hostfacts._tree import Tree
 from vllm_adapter.hostfacts.facts import Accelerator, Driver, HostFacts, Line
 from vllm_adapter.hostfacts.vendor_files import once, sections
 from vllm_adapter_doctor.live.children import Ended, run_all
+from vllm_adapter_doctor.live.reader_lines import Lines, parse
+from vllm_adapter_doctor.live.readers import Reader, find_readers
 from vllm_adapter_doctor.report.merge import join_accelerators, merge, same_device
-from vllm_adapter_doctor.report.parsers._common import normal_bdf
 from vllm_adapter_doctor.report.read import parse_report
 
 
@@ -37,7 +38,6 @@ class Tool:
     documents: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     unless: str | None = None
-    library: str | None = None
     health: tuple[str, ...] = ()
 
 
@@ -52,7 +52,6 @@ def asked_tools() -> tuple[Tool, ...]:
             tuple(raw.get("documents", ())),
             tuple(raw.get("folders", ())),
             raw.get("unless"),
-            raw.get("library"),
             tuple(raw.get("health", ())),
         )
         for vendor, every in sections("tools")
@@ -62,18 +61,22 @@ def asked_tools() -> tuple[Tool, ...]:
 
 
 _POSIX: Final = os.name == "posix"
-_DRIVER_CHILD: Final = Path(__file__).with_name("_driver_child.py")
-_LIBRARIES: Final = "libnvidia-ml.so.1"
+_FUNCTION_CHILD: Final = Path(__file__).with_name("_function_child.py")
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One child: what it is called in messages, its command, and the tool whose it is."""
+    """One child: what it is called in messages, its command, and what it asks.
+
+    That is a tool, the reader of an adapter, or the library's function for a component's version.
+    """
 
     name: str
     command: tuple[str, ...]
-    tool: Tool | None
+    tool: Tool | None = None
     document: bool = False
+    reader: Reader | None = None
+    component: str = ""
 
 
 def ask_tools(
@@ -106,12 +109,17 @@ def ask_tools(
     )
     texts: dict[tuple[str, bool], str] = {}
     parts: list[HostFacts] = []
-    libraries = HostFacts()
+    drivers: list[Driver] = []
+    read: list[Accelerator] = []
     for call, end in zip(calls, ended, strict=True):
         if end.fault:
             tree.missing(f"tools.{call.name}", f"{call.name} {end.fault}")
-        if call.tool is None:
-            libraries = _libraries(end.output)
+        if call.reader is not None:
+            said = _read(tree, call.reader, end)
+            drivers += said.drivers
+            read += said.accelerators
+        elif call.tool is None:
+            drivers += _version(call, end.output)
         elif call.document:
             texts[call.name, True] = _text(end)
         else:
@@ -124,24 +132,35 @@ def ask_tools(
         if not document:  # the documents say again what the tables say, with serial numbers
             lines += facts.report
     numbered = tuple(Line(number, line.text) for number, line in enumerate(lines, start=1))
-    whole = merge((HostFacts(drivers=libraries.drivers), *parts))
-    devices = join_accelerators(whole.accelerators, _known(libraries, whole, seen))
+    whole = merge((HostFacts(drivers=tuple(drivers)), *parts))
+    devices = join_accelerators(whole.accelerators, _known(read, whole, seen))
     return replace(whole, accelerators=devices, report=numbered)
 
 
 def _known(
-    libraries: HostFacts, told: HostFacts, seen: Collection[str]
+    read: Sequence[Accelerator], told: HostFacts, seen: Collection[str]
 ) -> tuple[Accelerator, ...]:
-    """The library's devices that a tool told of as NVIDIA's, or all where no tool told of any.
+    """The readers' devices that a tool told of as that vendor's, or all where no tool told of any.
 
-    Other makers have libraries of that name too: theirs complete nothing of NVIDIA's.
+    Other makers have libraries of a vendor's name too: theirs complete nothing of that vendor's.
     """
-    if not told.accelerators and any(one.vendor in seen for one in libraries.accelerators):
-        return libraries.accelerators
+    if not told.accelerators:
+        return tuple(device for device in read if device.vendor in seen)
     return tuple(
-        device
-        for device in libraries.accelerators
-        if any(device.bdf and same_device(device, one) for one in told.accelerators)
+        device for device in read if any(same_device(device, one) for one in told.accelerators)
+    )
+
+
+def _read(tree: Tree, reader: Reader, end: Ended) -> Lines:
+    """What a reader says, where it ended well; else nothing, and why is unknown."""
+    said = parse(end.output, reader.vendor, reader.module)
+    fault = next(iter(said.wrong), None) or said.fault
+    if fault and not end.fault:
+        tree.missing(f"tools.{reader.module}", f"{said.source}: {fault}")
+    return (
+        Lines()
+        if said.wrong
+        else replace(said, accelerators=() if end.fault else said.accelerators)
     )
 
 
@@ -164,12 +183,25 @@ def _plan(tree: Tree, seen: Collection[str], environ: Mapping[str, str]) -> list
             name = f"{tool.program} {words}".strip()
             document = words in tool.documents
             calls.append(_Call(name, (path, *words.split()), tool, document))
-    asked = [one for one in asked_tools() if one.library == _LIBRARIES]
-    here = any(one.vendor in seen or one.program in taken for one in asked)
-    if here and sys.executable:
-        command = (sys.executable, "-I", "-S", "-B", str(_DRIVER_CHILD))
-        calls.append(_Call(_LIBRARIES, command, None))
+    if sys.executable:
+        here = {one.vendor for one in asked_tools() if one.program in taken} | set(seen)
+        calls += _libraries(tree, here)
     return calls
+
+
+def _libraries(tree: Tree, here: Collection[str]) -> Iterator[_Call]:
+    """The readers of adapters, and functions that tell a version, of the vendors that are here."""
+    readers, left_out = find_readers()
+    for sentence in left_out:
+        tree.missing("tools.readers", sentence)
+    for vendor, reader in readers.items():
+        if vendor in here:
+            yield _Call(reader.module, reader.command, reader=reader)
+    for vendor, every in sections("drivers", "functions"):
+        for raw in every if vendor in here else ():
+            words = (raw["library"], raw["function"])
+            command = (sys.executable, "-I", "-S", "-B", str(_FUNCTION_CHILD), *words)
+            yield _Call(raw["library"], command, component=raw["component"])
 
 
 def find_program(
@@ -206,19 +238,14 @@ def _parsed(tree: Tree, name: str, text: str) -> HostFacts:
         return HostFacts()
 
 
-def _libraries(output: bytes) -> HostFacts:
-    """What `_driver_child` printed; a library may have printed something of its own between."""
-    drivers: list[Driver] = []
-    devices: list[Accelerator] = []
+def _version(call: _Call, output: bytes) -> Iterator[Driver]:
+    """The version that `_function_child` printed; a library may have printed something before."""
     for line in output.decode("utf-8", "replace").splitlines():
         try:
             said = json.loads(line)
         except ValueError:
             continue
         match said:
-            case {"component": str(component), "version": str(version), "source": str(source)}:
-                drivers.append(Driver(component, version, source))
-            case {"index": int(index), "bus": str(bus), "arch": str(arch), "source": str(source)}:
-                bdf = normal_bdf(bus)
-                devices.append(Accelerator("cuda", index, source, bdf=bdf, arch=arch))
-    return HostFacts(drivers=tuple(drivers), accelerators=tuple(devices))
+            case {"number": int(number)}:
+                text = f"{number // 1000}.{number % 1000 // 10}"
+                yield Driver(call.component, text, call.name)

@@ -13,10 +13,10 @@ from vllm_adapter.errors import DeviceUnhealthy
 from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager
 from vllm_adapter_doctor.devices.visible import Environment, environment_for
 from vllm_adapter_doctor.live.health import Reading, can_read, read_health
-from vllm_adapter_doctor.serving.health import Used, findings, is_gone, sentence, used
+from vllm_adapter_doctor.serving.health import Used, findings, of_verdicts, refuses, sentence, used
 
 if TYPE_CHECKING:
-    from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
+    from vllm_adapter.hostfacts.facts import HostFacts
     from vllm_adapter_doctor.findings.finding import Finding
 
 WAIT_LIMIT_S: Final = 300.0
@@ -80,7 +80,7 @@ class Start:
             manager, taken, wrong = self._wait(manager, taken, wrong, limit_s)
         elif policy is Policy.OTHER and wrong:
             return self._others(manager, taken, wrong)
-        bad = [one for one in wrong if policy is not Policy.WARN or is_gone(one)]
+        bad = [one for one in wrong if policy is not Policy.WARN or refuses(one)]
         if bad and (taken.certain or policy is not Policy.WARN):
             raise _refused(bad[0])
         for one in wrong:
@@ -96,7 +96,9 @@ class Start:
         taken = used(manager, self.vendor, self.count)
         if self.skip and taken.certain:
             taken = Used(taken.devices[self.skip :])
-        return manager, taken, [one for device in taken.devices for one in _wrong(device.told)]
+        known = {one.device.id: one for one in manager.candidates()}
+        asked = [known[device.id] for device in taken.devices if device.id in known]
+        return manager, taken, [one for each in asked for one in _wrong(each)]
 
     def _wait(
         self, manager: DeviceManager, taken: Used, wrong: list[Finding], limit_s: float
@@ -117,7 +119,7 @@ class Start:
         good = [
             one
             for one in manager.candidates()
-            if one.device.vendor == self.vendor and one.usable and not _wrong(one.device.told)
+            if one.device.vendor == self.vendor and one.usable and not _wrong(one)
         ]
         chosen = [one.device for one in _alike(good)[:count]]
         if self.count is None or len(chosen) < count:
@@ -132,8 +134,9 @@ class Start:
         return Ready(Used(tuple(chosen)), environment)
 
 
-def _wrong(told: Accelerator | None) -> list[Finding]:
-    return [] if told is None else findings(told, idle=True)
+def _wrong(one: Candidate) -> list[Finding]:
+    told = one.device.told
+    return [*of_verdicts(one), *([] if told is None else findings(told, idle=True))]
 
 
 def _alike(candidates: Sequence[Candidate]) -> list[Candidate]:

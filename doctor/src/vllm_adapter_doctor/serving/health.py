@@ -14,8 +14,10 @@ from typing import Final
 from vllm_adapter.contract.codes import CODES
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
 from vllm_adapter_doctor.devices.box_device import Device
-from vllm_adapter_doctor.devices.manager import DeviceManager
+from vllm_adapter_doctor.devices.health_rules import is_broken
+from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager
 from vllm_adapter_doctor.devices.rules import GIB
+from vllm_adapter_doctor.devices.verdict import Outcome
 from vllm_adapter_doctor.devices.visible import (
     hidden_by,
     in_order,
@@ -140,9 +142,26 @@ def _taken(one: Accelerator) -> list[Finding]:
     ]
 
 
-def is_gone(one: Finding) -> bool:
-    """Whether a finding says that the device cannot be used at all."""
-    return one.code in ("VA1701", "VA1704") and one.severity is Severity.ERROR
+def refuses(one: Finding) -> bool:
+    """Whether a finding says that the device cannot be used: as `vllm-adapter devices` has it."""
+    return one.severity is Severity.ERROR
+
+
+def is_gone(one: Finding, told: Accelerator) -> bool:
+    """Whether a server that runs has lost the device: an alarm alone does not end it."""
+    return refuses(one) and one.code in ("VA1701", "VA1704") and is_broken(told)
+
+
+def of_verdicts(candidate: Candidate) -> list[Finding]:
+    """What else stops a device that is about to be opened: its driver, its torch build, MIG.
+
+    Its health has findings of its own; and its tool has just opened it, whatever its nodes are.
+    """
+    return [
+        Finding(one.code, Severity.ERROR, one.evidence, one.reason, one.next_step)
+        for one in candidate.verdicts
+        if one.outcome is Outcome.REFUSE and one.subject in ("driver", "build", "MIG")
+    ]
 
 
 def sentence(one: Finding) -> str:

@@ -87,13 +87,15 @@ class Watch:
             if told is not None:
                 state.seen, state.missed = True, 0
                 found = findings(told, own=own)
-                lost = next((sentence(one) for one in found if is_gone(one)), None)
+                lost = next((sentence(one) for one in found if is_gone(one, told)), None)
                 state.lost = state.lost + 1 if lost else 0
                 if state.lost < LOST_READINGS:
                     lost = None
                 if not known:
                     found = [one for one in found if one.code != "VA1703"]
-                new += _changes(device, told, state, [one for one in found if not is_gone(one)])
+                new += _changes(
+                    device, told, state, [one for one in found if not is_gone(one, told)]
+                )
             if lost is not None:
                 state.gone = True
                 if self.used.certain:

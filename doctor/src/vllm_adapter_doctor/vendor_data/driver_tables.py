@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from vllm_adapter.hostfacts.facts import Driver, TorchBuild
 from vllm_adapter.hostfacts.vendor_files import Table, once, sections
-from vllm_adapter_doctor.vendor_data.driver_versions import begins_with, parse_version
+from vllm_adapter_doctor.vendor_data.driver_versions import begins_with, older, parse_version
 
 _CUDA: Final = "cuda"
 _HIP: Final = "hip"
@@ -119,6 +120,12 @@ def on_windows(component: str) -> str | None:
 _GPU: Final = re.compile(r"sm_(?P<number>[0-9]{2,3})(?P<own>[af]?)\Z")
 
 
+def capability_number(arch: str) -> int | None:
+    """86 of "sm_86"; None for another family's arch."""
+    found = _GPU.match(arch)
+    return int(found["number"]) if found else None
+
+
 def decode_cuda(number: int) -> str:
     """The CUDA version in an integer of the CUDA API: 11040 is "11.4", 12080 is "12.8"."""
     return f"{number // 1000}.{number % 1000 // 10}"
@@ -137,6 +144,70 @@ def full_driver(toolkit: str, runtime: str = _CUDA) -> str | None:
     """
     exact = toolkit if toolkit.count(".") >= 2 else f"{toolkit}.0"
     return _of(runtime, "noted").get(exact) or _of(runtime, "packed").get(exact)
+
+
+_RUNTIME_KINDS: Final = ("cuda", "hip", "xpu")
+_LOCAL_CUDA: Final = re.compile(r"cu(\d{2})(\d)")
+_BY_BRANCH: Final = 100
+"""A driver with a smaller number counts otherwise than by branches."""
+_DEFAULTS: Final = {11: "13.0", 12: "13.0", 13: "13.0", 14: "13.2"}
+"""CUDA of the default (PyPI) build of torch 2.N: pytorch#172663, #190355."""
+
+
+def runtime_of(torch: TorchBuild | None) -> tuple[str | None, str | None]:
+    """(kind, version) of the runtime that torch was built with: "cuda", "hip" or "xpu"."""
+    if torch is None:
+        return None, None
+    for kind in _RUNTIME_KINDS:
+        version = getattr(torch, kind)
+        if version:
+            return kind, version
+    built = _LOCAL_CUDA.fullmatch(torch.local or "")
+    if built:
+        return _CUDA, f"{built[1]}.{built[2]}"
+    plain = re.match(r"2\.(\d+)", torch.version or "")
+    if plain and not torch.local and int(plain[1]) in _DEFAULTS:
+        return _CUDA, _DEFAULTS[int(plain[1])]
+    return None, None
+
+
+def is_older(driver: Driver, than: str) -> bool:
+    """Whether a driver is older than a release of it; a version that is none never is.
+
+    Numbers of a Windows driver are compared by branch alone.
+    """
+    version, bound = parse_version(driver.version), parse_version(than)
+    if not version or not bound:
+        return False
+    if driver.component in _windows():
+        return _BY_BRANCH <= version[0][1] < bound[0][1]
+    return older(version, bound)
+
+
+@once
+def _windows() -> frozenset[str]:
+    return frozenset(str(raw["on_windows"]) for _, raw in sections("drivers", "windows"))
+
+
+def runtime_minimums(vendor: str) -> tuple[Mapping[str, Any], ...]:
+    """Rows as a descriptor has them: the oldest driver of each runtime of the vendor's toolkit."""
+    return tuple(
+        {"runtime": toolkit["runtime"], "version": version, "minimum": driver}
+        for name, toolkit in sections("drivers", "toolkit")
+        if name == vendor
+        for version, driver in toolkit.get("minimum", {}).items()
+    )
+
+
+def oldest_driver(vendor: str) -> str | None:
+    """The driver from which on a whole major version of the vendor's runtime starts.
+
+    None for a vendor without a floor.
+    """
+    floor = DRIVER_FLOORS.get(vendor)
+    rows = runtime_minimums(vendor) if floor else ()
+    known = [r["minimum"] for r in rows if floor and begins_with(r["minimum"], str(floor.branch))]
+    return max(known, key=lambda text: parse_version(text) or (), default=None)
 
 
 def minimum_driver(cuda: str) -> str | None:
@@ -180,26 +251,30 @@ def rocm_targets(rocm: str) -> tuple[str, ...] | None:
 def serves(built: tuple[str, ...], arch: str) -> bool | None:
     """Whether code for `built` archs runs on a device of `arch`; None where the rule is unknown.
 
-    NVIDIA: machine code runs on the same major with an equal or higher minor, code of an arch
-    with a letter on that arch alone, PTX on any equal or later arch. AMD: the very same target.
+    NVIDIA: machine code runs on the same major with an equal or higher minor, also that of a
+    family ("sm_100f"); code of an arch alone ("sm_100a") on that one; PTX on any equal or later
+    arch. AMD: the very same target.
     """
     if not built:
         return None
     if arch.startswith("gfx"):
         if any(one.endswith("-generic") for one in built):
             return arch in built or None
-        return arch in {one.partition(":")[0] for one in built}
+        targets = {one.partition(":")[0] for one in built if one.startswith("gfx")}
+        return arch in targets if targets else None
     device = _GPU.match(arch)
     if device is None:
         return None
     own = int(device["number"])
+    if not any(one.startswith(("sm_", "compute_")) for one in built):
+        return None
     for one in built:
         if one.startswith("compute_") and one[8:].isdecimal() and int(one[8:]) <= own:
             return True
         code = _GPU.match(one)
         if code is None:
             continue
-        number = int(code["number"])
-        if number == own or (not code["own"] and number // 10 == own // 10 and number <= own):
+        number, family = int(code["number"]), code["own"] != "a"
+        if number == own or (family and number // 10 == own // 10 and number <= own):
             return True
     return False

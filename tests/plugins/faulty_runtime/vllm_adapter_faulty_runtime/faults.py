@@ -9,9 +9,7 @@ import warnings
 
 import torch
 
-from vllm_adapter.engine.runtime import FrameworkRuntime
-from vllm_adapter.engine.runtime.base import Allocation, MemoryCapacity, MemoryStats
-from vllm_adapter.errors import OutOfMemory
+from vllm_adapter import Allocation, FrameworkRuntime, MemoryCapacity, MemoryStats, OutOfMemory
 
 FAULTS = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from vllm_adapter.contract.hookspecs import hookimpl
+from vllm_adapter import hookimpl
 
 
 class Plugin:

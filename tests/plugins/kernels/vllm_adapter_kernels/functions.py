@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from vllm_adapter.engine.ops import generic
-from vllm_adapter.engine.ops.implementation import implementation
+from vllm_adapter import generic, implementation
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

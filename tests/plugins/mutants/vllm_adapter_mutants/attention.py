@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vllm_adapter.engine.ops import generic
+from vllm_adapter import generic
 
 Kept = dict[int, torch.Tensor]
 

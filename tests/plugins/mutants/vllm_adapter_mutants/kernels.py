@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from vllm_adapter.engine.ops import generic
+from vllm_adapter import generic
 
 _results: list[torch.Tensor] = []
 _buffers: dict[Any, torch.Tensor] = {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from vllm_adapter.engine.ops import generic
+from vllm_adapter import generic
 
 _before: list[tuple[torch.Tensor, torch.Tensor]] = []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vllm_adapter.engine.ops import generic
+from vllm_adapter import generic
 from vllm_adapter_mutants.attention import last_key_dropped
 
 

@@ -2,7 +2,7 @@
 
 import os
 
-from vllm_adapter.contract.hookspecs import hookimpl
+from vllm_adapter import hookimpl
 
 
 class Plugin:

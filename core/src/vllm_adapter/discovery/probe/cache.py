@@ -32,13 +32,13 @@ _LIBRARIES: Final = "LD_LIBRARY_PATH"
 
 def folder() -> Path | None:
     """Where the answers are kept; None if this user has no home."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(given):  # the specification says to ignore a relative one
-        return Path(given, "vllm-adapter")
+    from platformdirs import user_cache_path
+
     try:
-        return Path.home() / ".cache" / "vllm-adapter"
+        found = user_cache_path("vllm-adapter")
     except RuntimeError:
         return None
+    return found if found.is_absolute() else None  # some releases take a relative variable
 
 
 def load(record: AdapterRecord, host: HostFacts) -> Mapping[str, Any] | None:

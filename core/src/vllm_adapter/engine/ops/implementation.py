@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
-from vllm_adapter.contract.capability_check import Checker, Fault
+from msgspec.structs import replace
+
+from vllm_adapter.contract.entries import parse_entries
 from vllm_adapter.contract.marks import ATTRIBUTE
 from vllm_adapter.contract.operators import operator
+from vllm_adapter.contract.reading import Fault
 from vllm_adapter.errors import CapabilityError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,7 +43,7 @@ def implementation(
             "run": where,
         } | ({"variant": variant} if variant else {})
         try:
-            (checked,) = Checker(newer=False).entries(operator(op).name, entry)
+            (checked,) = parse_entries(operator(op).name, entry)
         except Fault as fault:
             raise CapabilityError(
                 f"@implementation of {where}: {fault}",

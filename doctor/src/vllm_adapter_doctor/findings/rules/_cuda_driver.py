@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import re
+from typing import Final
 
 from vllm_adapter.hostfacts.facts import Driver
+from vllm_adapter_doctor.devices import driver_rules
 from vllm_adapter_doctor.findings.box import Box
-from vllm_adapter_doctor.vendor_data.driver_versions import older, parse_version
+from vllm_adapter_doctor.vendor_data.driver_tables import runtime_of as runtime_of_torch
+
+VENDOR: Final = "cuda"
 
 
 def driver_of(box: Box) -> Driver | None:
     """The NVIDIA driver that counts: under WSL the Windows host's."""
-    return box.facts.driver("windows") or box.facts.driver("nvidia")
-
-
-def is_older(version: str, than: str) -> bool:
-    one, other = parse_version(version), parse_version(than)
-    return bool(one and other and older(one, other))
+    return driver_rules.driver_of(box.facts, "nvidia")
 
 
 def runtime_of(box: Box) -> str | None:
     """The CUDA runtime that torch was built with, as far as the report tells."""
-    torch = box.facts.torch
-    if torch is None:
-        return None
-    if torch.cuda:
-        return torch.cuda
-    built = re.fullmatch(r"cu(\d{2})(\d)", torch.local or "")
-    return f"{built[1]}.{built[2]}" if built else None
+    kind, version = runtime_of_torch(box.facts.torch)
+    return version if kind == VENDOR else None

@@ -6,12 +6,16 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from vllm_adapter.hostfacts.facts import Accelerator, Line
+from vllm_adapter.hostfacts.facts import Line
+from vllm_adapter_doctor.devices.box_device import Device
+from vllm_adapter_doctor.devices.build_rules import NO_CODE, build_archs, code_verdicts
+from vllm_adapter_doctor.devices.device_names import capability
+from vllm_adapter_doctor.devices.rules import beside_the_point
+from vllm_adapter_doctor.devices.verdict import Outcome
 from vllm_adapter_doctor.findings.box import Box, quoted
-from vllm_adapter_doctor.findings.device_names import arch, capability
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.rule import Data, Hit
-from vllm_adapter_doctor.vendor_data.driver_tables import serves, wheel_archs
+from vllm_adapter_doctor.vendor_data.driver_tables import serves
 
 _EXTENSIONS: Final = (
     r"(?i)\b(?P<name>flashinfer|flash_attn|xformers|punica|sgl_kernel|deep_gemm|bitsandbytes|"
@@ -40,7 +44,7 @@ def no_kernel_image(box: Box, data: Data) -> Iterator[Hit]:
     torch = box.facts.torch
     build = f"torch {torch.version}" if torch and torch.version else "the installed torch"
     values = {"name": named or "", "build": build, "remedy": _remedy(box, data)}
-    served = [has for one in box.facts.accelerators if (has := _has_code(box, one)) is not None]
+    served = [has for one in box.devices if (has := _has_code(box, one)) is not None]
     if named:
         case = "extension"
     elif box.says(r"(?i)enable[_-]lora|\blora\b|punica"):
@@ -63,35 +67,32 @@ def _remedy(box: Box, data: Data) -> str:
     return str(data["other"])
 
 
-def _has_code(box: Box, device: Accelerator) -> bool | None:
+def _has_code(box: Box, device: Device) -> bool | None:
     """Whether torch's list serves a device; None where the list or the architecture is unknown."""
-    torch, code = box.facts.torch, arch(device)
-    if torch is None or code is None:
-        return None
-    built = torch.archs
-    if not built and torch.version and torch.cuda and capability(device):
-        local = torch.local or f"cu{torch.cuda.replace('.', '')}"
-        known = wheel_archs(
-            f"{torch.version.partition('+')[0]}+{local}", box.facts.os.machine or "x86_64"
-        )
-        built = known[0] if known else ()
-    return serves(built, code) if built else None
+    return serves(build_archs(box.facts)[0], (device.arch or "").partition(":")[0])
 
 
 def no_code(box: Box, data: Data) -> Iterator[Hit]:
-    """Before any error: torch's list against the devices. Displays beside others do not count."""
-    torch = box.facts.torch
-    devices = [one for one in box.facts.accelerators if _has_code(box, one) is not None]
-    lacking = [one for one in devices if _has_code(box, one) is False]
-    if torch is None or not lacking or len(lacking) < len(devices):
-        return
-    names = ", ".join(dict.fromkeys(f"{one.name or one.vendor} ({arch(one)})" for one in lacking))
+    """Before any error: torch's list against the devices, as their own verdict has it.
+
+    One beside others that is taken for the display's does not count.
+    """
     if box.says(_NO_IMAGE) or box.says(r"is not compatible with the current PyTorch"):
         return  # said with that text as evidence
-    yield Hit(
-        [Evidence(f"torch {torch.version}; {names}", lacking[0].source)],
-        {"names": names, "remedy": _remedy(box, data)},
-    )
+    found: dict[Outcome, list[Device]] = {}
+    for device in box.devices:
+        for one in code_verdicts(device.arch, box.facts, device.vendor):
+            if one.code == NO_CODE and not beside_the_point(device, box.devices):
+                found.setdefault(one.outcome, []).append(device)
+    for outcome, lacking in found.items():
+        names = ", ".join(dict.fromkeys(f"{one.title} ({one.arch})" for one in lacking))
+        source = lacking[0].told.source if lacking[0].told else "PCI"
+        torch = box.facts.torch
+        yield Hit(
+            [Evidence(f"torch {torch.version if torch else ''}; {names}", source)],
+            {"names": names, "remedy": _remedy(box, data)},
+            "sure" if outcome is Outcome.REFUSE else "unsure",
+        )
 
 
 def vllm_and_torch(box: Box, data: Data) -> Iterator[Hit]:

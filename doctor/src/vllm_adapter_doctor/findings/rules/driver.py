@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import Driver, Line
+from vllm_adapter_doctor.devices.build_rules import code_verdicts
+from vllm_adapter_doctor.devices.device_names import capability
+from vllm_adapter_doctor.devices.driver_rules import BELOW_FLOOR, TOO_OLD, driver_verdicts
+from vllm_adapter_doctor.devices.verdict import Verdict
 from vllm_adapter_doctor.findings.box import Box, quoted
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.rule import Data, Hit
-from vllm_adapter_doctor.findings.rules._cuda_driver import driver_of, is_older, runtime_of
+from vllm_adapter_doctor.findings.rules._cuda_driver import VENDOR, driver_of, runtime_of
 from vllm_adapter_doctor.vendor_data.driver_tables import (
     cuda_of_driver,
     decode_cuda,
+    is_older,
     minimum_driver,
 )
 
@@ -44,39 +48,32 @@ def _below(box: Box, driver: Driver | None) -> bool | None:
     """
     if driver is None:
         return None
-    runtime = _wanted_runtime(box)
+    runtime = runtime_of(box)
     minimum = minimum_driver(runtime) if runtime else None
     if minimum:
-        return is_older(driver.version, minimum)
-    return is_older(driver.version, minimum_driver("12") or "") or None
-
-
-_DEFAULTS: Final = {11: "13.0", 12: "13.0", 13: "13.0", 14: "13.2"}
-"""CUDA of the default (PyPI) build of torch 2.N: pytorch#172663, #190355."""
-
-
-def _wanted_runtime(box: Box) -> str | None:
-    runtime, torch = runtime_of(box), box.facts.torch
-    if runtime is None and torch and torch.version and not torch.local and not torch.hip:
-        found = re.match(r"2\.(\d+)", torch.version)
-        return _DEFAULTS.get(int(found[1])) if found else None
-    return runtime
+        return is_older(driver, minimum)
+    return is_older(driver, minimum_driver("12") or "") or None
 
 
 def too_old(box: Box, data: Data) -> Iterator[Hit]:
-    """A driver below the minimum of the runtime. `data` names other builds by CUDA's major."""
+    """A driver below the minimum of the runtime. `data` names other builds by CUDA's major.
+
+    What the facts say is the devices' own verdict; a program may say it where they do not.
+    """
     said = list(box.told(_TOO_OLD, ("found version",)))
-    driver, runtime, torch = driver_of(box), _wanted_runtime(box), box.facts.torch
-    minimum = minimum_driver(runtime) if runtime else None
-    below = bool(driver and minimum and is_older(driver.version, minimum))
+    driver, runtime = driver_of(box), runtime_of(box)
+    verdict = _verdict(box, TOO_OLD)
     vague = _insufficient(box) if _below(box, driver) else []
-    if not said and not vague and not (below and torch and not torch.available):
+    if not said and not vague and verdict is None:
         return
+    minimum = minimum_driver(runtime) if runtime else None
     serves = decode_cuda(int(said[0][1]["number"])) if said else None
     if serves is None and driver:
         serves = cuda_of_driver(driver.version)
     evidence = [quoted(line) for line, _ in said[:2]] + [quoted(line) for line in vague[:2]]
-    if driver:
+    if verdict is not None:
+        evidence += verdict.evidence
+    elif driver:
         evidence.append(Evidence(f"driver {driver.version}", driver.source))
     builds = data["builds"]
     values = {
@@ -91,30 +88,32 @@ def too_old(box: Box, data: Data) -> Iterator[Hit]:
     yield Hit(evidence, values, "known" if runtime and minimum else "unknown")
 
 
-def for_every_runtime(box: Box, data: Data) -> Iterator[Hit]:
+def _verdict(box: Box, code: str) -> Verdict | None:
+    """What stops every device of the vendor, of a code."""
+    said = driver_verdicts(VENDOR, box.facts)
+    return next((one for one in said if one.stops and one.code == code), None)
+
+
+def for_every_runtime(box: Box, _: Data) -> Iterator[Hit]:
     """A driver below all supported runtimes, and devices that no build has code for."""
-    driver = driver_of(box)
-    if driver and is_older(driver.version, data["oldest"]) and not box.says(_TOO_OLD):
-        yield Hit(
-            [Evidence(f"driver {driver.version}", driver.source)],
-            {
-                "driver": driver.version,
-                "serves": cuda_of_driver(driver.version) or "",
-                "oldest": data["oldest"],
-            },
-            "driver",
-        )
-    old = {}
-    for one in box.facts.accelerators:
-        arch = re.fullmatch(r"sm_(\d+)(\d)", one.arch or "")
-        if arch and int(arch[1]) < data["oldest_capability"]:
-            old[one.name or "the device"] = (f"{arch[1]}.{arch[2]}", one.source)
-    for name, (capability, source) in old.items():
-        yield Hit(
-            [Evidence(f"{name}: compute capability {capability}", source)],
-            {"name": name, "capability": capability},
-            "device",
-        )
+    verdict = _verdict(box, BELOW_FLOOR)
+    if verdict and verdict.got and not box.says(_TOO_OLD):
+        values = {
+            "driver": verdict.got,
+            "serves": cuda_of_driver(verdict.got) or "",
+            "oldest": verdict.need or "",
+        }
+        yield Hit(verdict.evidence, values, "driver")
+    for device in box.devices:
+        for one in code_verdicts(device.arch, box.facts, device.vendor):
+            if one.code == BELOW_FLOOR:
+                name, level = device.title, capability(device) or ""
+                source = device.told.source if device.told else "PCI"
+                yield Hit(
+                    [Evidence(f"{name}: compute capability {level}", source)],
+                    {"name": name, "capability": level},
+                    "device",
+                )
 
 
 def unreachable(box: Box, _: Data) -> Iterator[Hit]:
@@ -146,7 +145,7 @@ def _not_here(
     """A driver answers on the host, and the program that failed did not reach it, or a device."""
     answers = [Evidence(f"driver {driver.version}", driver.source)]
     newest = minimum_driver("13") or ""
-    open_ = not _wanted_runtime(box) and is_older(driver.version, newest)
+    open_ = not runtime_of(box) and is_older(driver, newest)
     values = {"driver": driver.version, "newest": newest if open_ else ""}
     if failed and not _below(box, driver):
         yield Hit([*failed, *answers], values, "not reached")

@@ -9,10 +9,11 @@ from vllm_adapter.hostfacts.facts import Driver
 from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box, quoted
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.rule import Data, Hit
-from vllm_adapter_doctor.findings.rules._cuda_driver import driver_of, is_older, runtime_of
+from vllm_adapter_doctor.findings.rules._cuda_driver import driver_of, runtime_of
 from vllm_adapter_doctor.vendor_data.driver_tables import (
     cuda_of_driver,
     full_driver,
+    is_older,
     minimum_driver,
 )
 from vllm_adapter_doctor.vendor_data.driver_versions import older, parse_version
@@ -38,8 +39,8 @@ def minor_version(box: Box, _: Data) -> Iterator[Hit]:
     if not (driver and runtime and torch and torch.available):
         return
     full, minimum = full_driver(runtime), minimum_driver(runtime)
-    if full and minimum and is_older(driver.version, full):
-        if is_older(driver.version, minimum) or driver.component == "windows":
+    if full and minimum and is_older(driver, full):
+        if is_older(driver, minimum) or driver.component == "windows":
             return
         serves, asked = cuda_of_driver(driver.version), parse_version(runtime)
         own = parse_version(serves) if serves else None
@@ -99,7 +100,7 @@ def two_releases(box: Box, _: Data) -> Iterator[Hit]:
                 *said[: MAX_EVIDENCE - len(both)],
             ],
             {"kernel": kernel.version, "libraries": library.version},
-            "upgraded" if is_older(kernel.version, library.version) else "left over",
+            "upgraded" if is_older(kernel, library.version) else "left over",
         )
     elif said:
         yield Hit(said[:MAX_EVIDENCE], case="said")

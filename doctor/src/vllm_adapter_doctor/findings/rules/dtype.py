@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vllm_adapter_doctor.devices.device_names import below, capability
 from vllm_adapter_doctor.findings.box import Box
-from vllm_adapter_doctor.findings.device_names import below, capability
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.rule import Data, Hit
 

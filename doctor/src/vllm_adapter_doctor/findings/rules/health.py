@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
 from vllm_adapter.hostfacts.facts import Accelerator
+from vllm_adapter_doctor.devices.health_rules import (
+    Kind,
+    is_broken,
+    kind_of,
+    kinds,
+    status_verdict,
+)
 from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box, quoted
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.rule import Data, Hit
@@ -49,50 +56,52 @@ def figures(health: Health) -> str:
 
 
 def device_errors(box: Box, data: Data) -> Iterator[Hit]:
-    """What a tool or the kernel says is broken: `data` has a pattern for each case.
+    """What a tool or the kernel says is broken, by the kinds of `devices.health_rules`.
 
     Where no device has an error, lines of the kernel's log are looked at that the parsers did not
     take for whole ones: they are wrapped, or the last.
     """
-    kinds: Mapping[str, str] = data["kinds"]
+    known = kinds()
     if not any(one.health.errors for one in box.facts.accelerators):
-        yield from _of_lines(box, {k: v for k, v in kinds.items() if k not in data["of_devices"]})
+        yield from _of_lines(box, [one for one in known if one.name not in data["of_devices"]])
         return
-    for case, pattern in kinds.items():
-        named = _place if case in data["by_place"] else _name
+    for kind in known:
+        named = _place if kind.name in data["by_place"] else _name
         hit = [
             (named(one), one.source, error)
             for one in box.facts.accelerators
             for error in one.health.errors
-            if re.search(pattern, error)
+            if kind_of(error, known) is kind
         ]
         if hit:
             evidence = [Evidence(error, f"{source}, {name}") for name, source, error in hit]
             names = ", ".join(dict.fromkeys(name for name, _, _ in hit))
-            yield Hit(evidence[:MAX_EVIDENCE], {"devices": names}, case)
+            yield Hit(evidence[:MAX_EVIDENCE], {"devices": names}, kind.name)
 
 
-def _of_lines(box: Box, kinds: Mapping[str, str]) -> Iterator[Hit]:
+def _of_lines(box: Box, known: Sequence[Kind]) -> Iterator[Hit]:
     for line, found in box.told(_LINE, ("nvrm: xid", "amdgpu", "gpu hang")):
         error = f"Xid {found['xid']}: {found['what']}" if found["xid"] else found["other"]
-        case = next((name for name, one in kinds.items() if re.search(one, error)), None)
-        if case:
+        kind = kind_of(error, known)
+        if kind:
             names = f"device {found['bdf'] or found['place']}"
-            yield Hit([quoted(line)], {"devices": names}, case)
+            yield Hit([quoted(line)], {"devices": names}, kind.name)
 
 
-def status(box: Box, data: Data) -> Iterator[Hit]:
-    """The tool's own verdict, where it is one of the bad ones of `data`."""
-    bad = [
-        one
-        for one in box.facts.accelerators
-        if (one.health.status or "ok").lower() in data["unhealthy"]
-    ]
-    if bad:
-        yield Hit(
-            [Evidence(f"{_name(one)}: {one.health.status}", one.source) for one in bad],
-            {"devices": ", ".join(map(_name, bad))},
-        )
+def status(box: Box, _: Data) -> Iterator[Hit]:
+    """The tool's own word for a device's state: what keeps it from being used, and lesser ones.
+
+    Where an error says why, it is not said again.
+    """
+    said = [(one, status_verdict(one)) for one in box.facts.accelerators if not is_broken(one)]
+    for case, stops in (("bad", True), ("lesser", False)):
+        found = [one for one, verdict in said if verdict and verdict.stops is stops]
+        if found:
+            yield Hit(
+                [Evidence(f"{_name(one)}: {one.health.status}", one.source) for one in found],
+                {"devices": ", ".join(map(_name, found))},
+                case,
+            )
 
 
 def throttled(box: Box, data: Data) -> Iterator[Hit]:

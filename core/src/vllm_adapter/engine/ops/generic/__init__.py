@@ -1,7 +1,8 @@
 """Portable torch implementations, for any device: the provider `torch`.
 
-They are public: a descriptor may name one as its `run` (`vllm_adapter.engine.ops.generic:linear`)
-where a chip has nothing better, and by that declares it as its own.
+They are public, as `from vllm_adapter import generic`. A descriptor may name one as its `run`
+(`vllm_adapter.engine.ops.generic:linear`) where a chip has nothing better, and by that declares it
+as its own.
 """
 
 from vllm_adapter.engine.ops.generic.attention import (

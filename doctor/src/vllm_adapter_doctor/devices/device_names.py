@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
-from vllm_adapter.hostfacts.facts import Accelerator
+
+class Named(Protocol):
+    """A device as far as its code can be told by it."""
+
+    @property
+    def vendor(self) -> str:
+        """The adapter's name."""
+
+    @property
+    def name(self) -> str | None:
+        """The product's name."""
+
+    @property
+    def arch(self) -> str | None:
+        """The code that a tool told."""
+
 
 _PRODUCTS: Final = {
     "cuda": (
@@ -36,7 +51,7 @@ _PRODUCTS: Final = {
 """Of each vendor whose tools may name the product alone."""
 
 
-def capability(device: Accelerator) -> str | None:
+def capability(device: Named) -> str | None:
     """ "8.6" and the like: as a tool told it, else by the product's name; None where unknown."""
     products = _PRODUCTS.get(device.vendor)
     if products is None:
@@ -48,19 +63,19 @@ def capability(device: Accelerator) -> str | None:
     return next((number for names, number in products if re.search(names, name)), None)
 
 
-def arch(device: Accelerator) -> str | None:
+def arch(device: Named) -> str | None:
     """ "sm_86" or "gfx90a": the device's code, where it is known."""
     number = capability(device)
     return f"sm_{number.replace('.', '')}" if number else device.arch
 
 
-def below(device: Accelerator, level: float) -> bool:
+def below(device: Named, level: float) -> bool:
     """Whether the compute capability is known, and lower."""
     number = capability(device)
     return number is not None and float(number) < level
 
 
-def described(devices: Iterable[Accelerator]) -> str:
+def described(devices: Iterable[Named]) -> str:
     """The first device that anything is known of, with its code: "NVIDIA A10 (sm_86)"."""
     known = next((one for one in devices if one.name or one.arch), None)
     if known is None:

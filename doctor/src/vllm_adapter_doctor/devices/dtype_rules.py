@@ -1,0 +1,87 @@
+"""What of the wanted dtypes is lost to the arch or to the driver: downgrades, as verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from vllm_adapter.contract.capability import Capability
+from vllm_adapter.hostfacts.facts import Driver
+from vllm_adapter_doctor.devices.verdict import BITS, Outcome, Verdict
+from vllm_adapter_doctor.vendor_data.driver_tables import is_older
+from vllm_adapter_doctor.vendor_data.driver_versions import parse_version
+
+
+def dtype_verdicts(
+    capability: Capability, driver: Driver | None, wanted: tuple[str, ...]
+) -> Iterator[Verdict]:
+    """What of the wanted dtypes is lost to the arch, or else to the driver."""
+    told = driver if driver is not None and parse_version(driver.version) else None
+    for feature in wanted:
+        to, pointer, why = _lost_to_arch(capability, feature)
+        if to is not None:
+            yield _downgrade(feature, to, why, pointer)
+            continue
+        for i, rule in enumerate(capability.driver.get("downgrades", ())):
+            if rule["feature"] != feature:
+                continue
+            at = f"/driver/downgrades/{i}"
+            if told is None:
+                yield Verdict(
+                    Outcome.UNKNOWN,
+                    feature,
+                    "",
+                    f"{feature} needs the driver {rule['below']} or newer, and none was told",
+                    None,
+                    rule["below"],
+                    at,
+                )
+            elif is_older(told, rule["below"]):
+                why = f"the driver {told.version} is older than {rule['below']}: {rule['reason']}"
+                yield _downgrade(
+                    feature, rule["to"], why, at, got=told.version, need=rule["below"]
+                )
+
+
+def _lost_to_arch(capability: Capability, feature: str) -> tuple[str | None, str, str]:
+    numerics, identity = capability.numerics, capability.identity
+    name = identity.name or identity.arch
+    half = "float16" if numerics.native_bfloat16 is False else "bfloat16"
+    if feature.startswith("float8_e4m3") and numerics.native_fp8 is False:
+        return half, "/numerics/native_fp8", f"{name} multiplies no eight-bit floats"
+    if feature == "float4_e2m1fn" and numerics.native_fp4 is False:
+        to = half
+        if numerics.native_fp8 and numerics.fp8_flavour:
+            to = f"float8_{numerics.fp8_flavour}"
+        return to, "/numerics/native_fp4", f"{name} multiplies no four-bit floats"
+    if feature == "bfloat16" and numerics.native_bfloat16 is False:
+        return "float16", "/numerics/native_bfloat16", f"{name} does not compute bfloat16"
+    unit = capability.compute_units.get(feature)
+    if unit is not None and unit.emulated:
+        return half, f"/compute_units/{feature}/emulated", f"{name} emulates {feature}"
+    return None, "", ""
+
+
+def _downgrade(
+    feature: str,
+    to: str,
+    why: str,
+    pointer: str,
+    *,
+    got: str | None = None,
+    need: str | None = None,
+) -> Verdict:
+    cost = ""
+    if feature in BITS and to in BITS and BITS[feature] != BITS[to]:
+        times = Fraction(BITS[to], BITS[feature])
+        cost = f"; weights and KV cache kept in it take {float(times):g} times the bytes"
+    return Verdict(
+        Outcome.DOWNGRADE,
+        feature,
+        "",
+        f"{why}; {to} is used in place of {feature}{cost}",
+        got,
+        need,
+        pointer,
+        to=to,
+    )
