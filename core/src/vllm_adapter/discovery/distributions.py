@@ -44,8 +44,12 @@ class EntryPoint:
     fault: str = ""
 
     def load(self) -> Any:
-        """The module that `value` names, imported."""
-        return importlib.import_module(self.value)
+        """The module that `value` names, or what it names in the module ("module:name")."""
+        module, _, path = self.value.partition(":")
+        found: Any = importlib.import_module(module)
+        for name in filter(None, path.split(".")):
+            found = getattr(found, name)
+        return found
 
 
 def entry_points(group: str, *, faulty: bool = False) -> list[EntryPoint]:
