@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.files import PACKAGE_BYTES, read_bounded
+from vllm_adapter.files import PACKAGE_BYTES, read_bounded, shown
 
 _TERM: Final = re.compile(r"\s*(>=|<=|==|!=|~=|>|<)\s*(\d+(?:\.\d+)*)(\.\*)?\s*\Z", re.ASCII)
 _TORCH: Final = re.compile(r"torch\s*(?:\[[^\]]*\])?\s*(?![\w.-])", re.ASCII | re.IGNORECASE)
@@ -63,15 +63,18 @@ def entry_points(group: str, *, faulty: bool = False) -> list[EntryPoint]:
     for distribution in distributions():
         fault = ""
         try:
-            points = list(section(read_text(distribution, "entry_points.txt"), group))
+            text = read_text(distribution, "entry_points.txt")
+            points = list(section(text, group))
+            if not points and (line := unclosed(text)):
+                raise OSError(errno.EILSEQ, f"the section {shown(line)} has no closing bracket")
         except OSError as error:
             points, fault = [], f"its entry_points.txt cannot be read: {error.strerror}"
-            if not (_OURS.match(_folder_name(distribution)) or _mentions(distribution, group)):
+            if not (_OURS.match(folder_name(distribution)) or _mentions(distribution, group)):
                 continue
         if not points and not fault:
             continue
         headers = read_headers(distribution)
-        name = headers.get("name", [""])[0] or _folder_name(distribution)
+        name = headers.get("name", [""])[0] or folder_name(distribution)
         if name in seen:
             continue
         seen.add(name)
@@ -194,11 +197,17 @@ def _mentions(distribution: Any, group: str) -> bool:
     return group.encode() in content.replace(b"\0", b"")  # also in UTF-16
 
 
-def _folder_name(distribution: Any) -> str:
+def folder_name(distribution: Any) -> str:
     """The name that a distribution has by the folder of its metadata, in lower case."""
     folder = str(getattr(getattr(distribution, "_path", None), "name", "")) or "unknown"
     stem = folder.removesuffix(".dist-info").removesuffix(".egg-info").partition("-")[0]
     return re.sub(r"[-_.]+", "-", stem).lower()
+
+
+def unclosed(text: str) -> str | None:
+    """The first line that begins a section and does not end it: what is under it is hidden."""
+    lines = map(str.strip, text.splitlines())
+    return next((one for one in lines if one.startswith("[") and not one.endswith("]")), None)
 
 
 def section(text: str, group: str) -> Iterator[tuple[str, str]]:
