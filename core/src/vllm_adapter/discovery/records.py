@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_adapter.contract.manifest import Manifest, read_manifest
+from vllm_adapter.files import bounded
 
 
 class Status(Enum):
@@ -49,7 +50,7 @@ class DeviceRecord:
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back."""
         file = self.capability_file
-        return {
+        document: dict[str, Any] = {
             "index": self.index,
             "torch": self.torch,
             "name": self.name,
@@ -57,6 +58,8 @@ class DeviceRecord:
             "capability_file": None if file is None else str(file),
             "live": dict(self.live),
         }
+        found: dict[str, Any] = bounded(document)
+        return found
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> DeviceRecord:
@@ -110,7 +113,7 @@ class AdapterRecord:
     def to_json(self) -> dict[str, Any]:
         """A JSON object for `--json` and for the probing child; `from_json` reads it back."""
         manifest = self.manifest
-        return {
+        document: dict[str, Any] = {
             "name": self.name,
             "vendor": None if manifest is None else manifest.vendor,
             "distribution": self.distribution,
@@ -130,6 +133,8 @@ class AdapterRecord:
                 for device in self.devices
             ],
         }
+        found: dict[str, Any] = bounded(document)
+        return found
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> AdapterRecord:
