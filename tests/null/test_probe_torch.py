@@ -78,7 +78,7 @@ def test_the_cpu_is_ok_among_misbehaving_adapters(site):
     install_all(site.path)
     done = site.run(
         "-c",
-        "import json; from vllm_adapter import registry; "
+        "import json; from vllm_adapter.discovery import registry; "
         "from vllm_adapter.settings import Settings\n"
         "records = registry.discover(Settings())\n"
         "records = registry.probe(records, limit_s=10)\n"

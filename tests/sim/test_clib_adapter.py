@@ -191,7 +191,7 @@ def test_an_adapter_with_a_digit_is_opened_as_a_torch_device(site, sim_path):
     shutil.copy(sim_path, package / "libacme.so")
     code = (
         "import torch\n"
-        "from vllm_adapter import registry\n"
+        "from vllm_adapter.discovery import registry\n"
         "from vllm_adapter.c_abi.library import Library\n"
         "from vllm_adapter.engine.runtime.device_from_clib import enable\n"
         "from vllm_adapter.settings import Settings\n"
