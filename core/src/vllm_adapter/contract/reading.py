@@ -26,7 +26,7 @@ from typing import (
     get_type_hints,
 )
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from vllm_adapter.files import shown
 
@@ -90,6 +90,23 @@ def read(raw: Any, kind: type[T], *, newer: bool = False, at: str = "") -> T:
         return convert(prepared, kind)
     except (ValidationError, UnicodeError, OverflowError):
         raise _deepest(prepared, kind, at) from None
+
+
+def plain(value: Any) -> Any:
+    """A struct or a dataclass as JSON values; a path is its text."""
+    return _with_lists(to_builtins(value, enc_hook=str))
+
+
+def revived(raw: Any, kind: type[T]) -> T:
+    """What `plain` gave, as it was; ValueError where it has another shape."""
+    return convert(raw, kind, dec_hook=lambda wanted, text: wanted(text))
+
+
+def _with_lists(value: Any) -> Any:
+    """The same with lists in the place of tuples, as JSON is read."""
+    if isinstance(value, dict):
+        return {key: _with_lists(item) for key, item in value.items()}
+    return [_with_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
 def escaped(key: str) -> str:

@@ -11,9 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-import msgspec
-
-from vllm_adapter.contract.reading import Fault, form, read
+from vllm_adapter.contract.reading import Fault, form, plain, read
 from vllm_adapter.errors import InputError
 from vllm_adapter.hostfacts.device_facts import Accelerator, Driver, LinkMatrix
 from vllm_adapter.hostfacts.software_facts import Line, TorchBuild, VllmFacts
@@ -218,7 +216,7 @@ class HostFacts:
 
     def to_json(self) -> dict[str, Any]:
         """The facts as JSON values, under the attributes' own names."""
-        raw: dict[str, Any] = _with_lists(msgspec.to_builtins(self))
+        raw: dict[str, Any] = plain(self)
         return raw
 
     @classmethod
@@ -253,10 +251,3 @@ class HostFacts:
     def variable(self, name: str) -> str | None:
         """The value of an environment variable; None where it is not set, or not told of."""
         return next((value for found, value in self.environment if found == name), None)
-
-
-def _with_lists(value: Any) -> Any:
-    """The same with lists in the place of tuples, as JSON is read."""
-    if isinstance(value, dict):
-        return {key: _with_lists(item) for key, item in value.items()}
-    return [_with_lists(item) for item in value] if isinstance(value, tuple) else value
