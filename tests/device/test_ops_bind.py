@@ -10,9 +10,9 @@ import torch
 from vllm_adapter.engine.ops import bind as bind_module
 from vllm_adapter.engine.ops import generic
 from vllm_adapter.engine.ops.bind import bind, resolved
-from vllm_adapter.engine.ops.providers import PROVIDERS
+from vllm_adapter.engine.ops.providers import PROVIDERS, load
 from vllm_adapter.engine.ops.spec import OpCase
-from vllm_adapter.errors import InputError, SettingError, UnsupportedCase
+from vllm_adapter.errors import AdapterError, InputError, SettingError, UnsupportedCase
 from vllm_adapter.settings import Fallback, Settings
 
 pytestmark = pytest.mark.device
@@ -223,3 +223,13 @@ def test_equal_cases_of_one_cache_share_a_binding_and_its_handle(use):
     PROVIDERS.clear()
     with pytest.raises(UnsupportedCase):
         bind(attention_case(), ERROR, one)
+
+
+@pytest.mark.parametrize(
+    "dotted", ["math:pi", "sys:path", "os:name", "os:path", "sys:flags.debug"]
+)
+def test_what_is_no_function_names_the_adapter_and_the_path(dotted):
+    with pytest.raises(AdapterError, match="and no function") as caught:
+        load(dotted, "acme")
+    assert f"adapter acme names {dotted}, which is " in caught.value.message
+    assert len(caught.value.message) < 300
