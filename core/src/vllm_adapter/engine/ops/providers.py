@@ -17,7 +17,6 @@ from vllm_adapter.engine.ops import c_library as clib
 from vllm_adapter.engine.ops.spec import Fn
 from vllm_adapter.engine.registries import on_reset
 from vllm_adapter.errors import AdapterError
-from vllm_adapter.files import shown
 
 
 class Providers:
@@ -95,7 +94,8 @@ def load(dotted: str, who: str) -> Any:
         ) from error
     if not callable(found):
         raise AdapterError(
-            f"adapter {who} names {dotted}, which is {shown(found)} and no function",
+            f"adapter {who} names {dotted}, which is no function but of type "
+            f"{type(found).__name__}",
             hint=f"`vllm-adapter validate {who}` checks every path of its descriptors",
         )
     return found
