@@ -365,6 +365,6 @@ def test_kinds_of_unknown_memory_are_said_to_be():
     other = Accelerator("rocm", 0, "rocm-smi")
     bare = Accelerator("cuda", 0, "nvidia-smi")
     choice = manager(other, bare).choose()
-    assert chosen(choice) == ["rocm:0"] and "nothing tells their memory" in choice.sentence
+    assert chosen(choice) == ["rocm:0"] and "nothing reports their memory" in choice.sentence
     more = manager(other, bare, Accelerator("cuda", 1, "nvidia-smi")).choose()
     assert chosen(more) == ["cuda:0", "cuda:1"] and "of which there are most" in more.sentence

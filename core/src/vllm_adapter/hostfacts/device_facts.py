@@ -38,7 +38,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One device, as `source` told of it ("nvidia-smi", "npu-smi info", "torch", "lspci").
+    """One device, as `source` reported it ("nvidia-smi", "npu-smi info", "torch", "lspci").
 
     `vendor` is who made the silicon, by `known_vendors`' adapter names ("cuda", "rocm", "xpu",
     "ascend", "gaudi", "musa", "metax", ...). `index` is the one in the source's own numbering,

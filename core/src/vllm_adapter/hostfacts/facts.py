@@ -151,7 +151,7 @@ class MemoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """One machine. `torch` is None where torch is not installed, or nothing tells.
+    """One machine. `torch` is None where torch is not installed, or nothing reports it.
 
     `numa` is sorted by id. `environment` holds variables that matter to a device, sorted; secrets
     are left out. `report` is the pasted text line by line, cleaned, where there was one; of a
@@ -201,7 +201,7 @@ class HostFacts:
         return next((place for name, place in self.unknown if name == field), None)
 
     def driver(self, component: str) -> Driver | None:
-        """The driver or toolkit of that name; None if nothing told of it."""
+        """The driver or toolkit of that name; None if nothing reported it."""
         return next((one for one in self.drivers if one.component == component), None)
 
     def package(self, name: str) -> str | None:
@@ -209,5 +209,5 @@ class HostFacts:
         return next((version for found, version in self.packages if found == name), None)
 
     def variable(self, name: str) -> str | None:
-        """The value of an environment variable; None where it is not set, or not told of."""
+        """The value of an environment variable; None where it is not set, or not reported."""
         return next((value for found, value in self.environment if found == name), None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class TorchBuild:
     """What the installed torch was built for. `local` is the tag after +, such as "cu130".
 
-    `archs` are the device codes that it holds ("sm_90", "gfx942"), where they were told.
+    `archs` are the device codes that it holds ("sm_90", "gfx942"), where they were reported.
     `available` is what torch itself said of an accelerator; None where nobody asked it, as where
     a plug-in brings a device that `torch.cuda` does not know of.
     `visible_devices` is how many it saw.

@@ -109,7 +109,7 @@ def _rows(
 
 
 def _told(device: Device) -> Accelerator:
-    """What its tool told of it, with what the inventory joined to that."""
+    """What its tool reported of it, with what the inventory joined to that."""
     told = device.told or Accelerator(device.vendor, device.index, "PCI")
     return replace(
         told, index=device.index, name=device.name or told.name, bdf=device.bdf, uuid=device.uuid
@@ -174,7 +174,7 @@ def _enter(
 
 
 def _pairs(labels: Sequence[str], cells: Cells) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
-    """Every pair once; and a note where only one of the two ways was told."""
+    """Every pair once; and a note where only one of the two directions was reported."""
     pairs = []
     single = []
     for at, first in enumerate(labels):
@@ -265,11 +265,11 @@ def _notes(
     elif len(known) > 1 and nodes == {None} and not any(device.cpus for device in devices):
         if all(pair.link.kind is LinkKind.SYSTEM for pair in known):
             yield (
-                "every pair is SYS and no affinity was told: WSL and virtual machines say so "
+                "every pair is SYS and no affinity was reported: WSL and virtual machines say so "
                 "whatever the hardware, so it is no evidence"
             )
     if any(pair.link.kind is LinkKind.FABRIC and pair.link.hops is None for pair in pairs):
-        yield "fabric without distances: a table of weights would tell which pairs are direct"
+        yield "fabric without distances: a table of weights would show which pairs are direct"
     if any(pair.link.kind is LinkKind.SYSTEM for pair in pairs if _one_node(pair, devices)):
         yield "SYS is printed inside a NUMA node too: it says only that there is no fast path"
     several = _several_nodes(devices, pairs, (), facts)
