@@ -18,6 +18,7 @@ from vllm_adapter.contract.hooks import NOT_CALLED
 from vllm_adapter.contract.hookspecs import HOOKS, AdapterSpec
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.settings import VARIABLES
+from vllm_adapter_doctor.live.reader_lines import DEVICE, FAULT, VERSION
 from vllm_adapter_schemas import KINDS, load
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -89,7 +90,34 @@ def formats() -> str:
         for pointer, text in _fields(schema, schema, "", 0):
             lines.append(f"| `{pointer}` | {_cell(text)} |")
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_reader_lines()])
+
+
+_READER = """\
+## Lines of a health reader
+
+How devices are at this moment, their library knows best, and the vendor's own Python binding asks
+it. An adapter of anybody's may bring a module that does: an entry point of group
+`vllm_adapter.health`, whose name is the adapter's and whose value a module of its package.
+`doctor`, `facts` and `serve` run it as `python -m MODULE` in a child process, end it after five
+seconds, and ask the vendor's tool where there is no such module or it says nothing. A reader
+counts only in the distribution that brings the adapter of that name; the names of this project's
+adapters are reserved to them. It imports neither torch nor core; rule
+[L0.package.health](rules.md#l0packagehealth) runs it. `vllm_adapter_cuda.health` is an example.
+
+It prints JSON objects, one a line; other lines are passed over. Of an object with `index`, which
+is a device, all other fields may be left out: what is not known is. One that breaks the table
+makes the whole reading void.
+"""
+
+
+def _reader_lines() -> Iterator[str]:
+    yield _READER
+    for fields in (DEVICE, VERSION, FAULT):
+        yield from ("| field | holds | what |", "|---|---|---|")
+        for name, field in fields.items():
+            yield f"| `{name}` | {_cell(field.kind)} | {_cell(field.meaning)} |"
+        yield ""
 
 
 def _fields(

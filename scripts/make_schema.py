@@ -12,13 +12,15 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.manifest import Manifest
-from vllm_adapter.contract.reading import CLOSED, OPEN, fields_of
+from vllm_adapter.contract.reading import CLOSED, OPEN, fields_of, tag
+from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter_conformance.certificate.format import Certificate
 
 FOLDER: Final = Path(__file__).parent.parent / "schemas/src/vllm_adapter_schemas"
 HEADS: Final[Mapping[str, tuple[type, str, str]]] = {
@@ -33,6 +35,19 @@ HEADS: Final[Mapping[str, tuple[type, str, str]]] = {
         "Capability descriptor",
         "What one arch can do, with the source of its figures. Figures are plain numbers with "
         "the unit in the name; unknown is null, never a guess.",
+    ),
+    "certificate": (
+        Certificate,
+        "Conformance certificate",
+        "The report of one conformance run: what was tested, where, and how it went. The digest "
+        "catches an edited file; only a signature or a replay catches a recomputed one.",
+    ),
+    "facts": (
+        HostFacts,
+        "Host facts",
+        "What `vllm-adapter facts` prints: one machine, collected live or read from a pasted "
+        "report. A key that is left out takes its default. Sizes are bytes; what nobody could "
+        "read is null or an empty list, and `unknown` says where it would have come from.",
     ),
 }
 """Kind: its type, its title, and what such a file is."""
@@ -51,6 +66,18 @@ ACROSS: Final[Mapping[str, Mapping[str, Any]]] = {
             _when("support", "versioned", required=["dtypes", "run", "first_version"]),
         ]
     },
+    "RanCase": {
+        "allOf": [
+            _when("outcome", "waived", properties={"waiver": {"type": "object"}}),
+            _when("outcome", "blocked", properties={"blocked_by": {"type": "string"}}),
+        ]
+    },
+    "Certificate": {
+        "allOf": [
+            _when("emulated", True, properties={"badge": {"type": "null"}}),
+            _when("grade", "development", properties={"badge": {"type": "null"}}),
+        ]
+    },
 }
 """Rules across the fields of a type, which its reader checks in code."""
 
@@ -64,8 +91,11 @@ def render(kind: str) -> str:
     types = {one.__name__: one for one in _types(root)}
     defs = {name: _object(part, types[name], kind) for name, part in parts.items()}
     body = defs.pop(root.__name__)
-    body["properties"] = {"schema": body["properties"].pop("schema"), **body["properties"]}
-    body["required"] = ["schema", *body["required"]]
+    form = msgspec.json.schema(Annotated[str, tag(kind)])
+    body["properties"].pop("schema", None)
+    body["properties"] = {"schema": {"description": TAG} | form} | body["properties"]
+    needed = [name for name in body.get("required", ()) if name != "schema"]
+    body["required"] = ["schema", *needed]
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:vllm-adapter:{kind}:1.0",
@@ -185,6 +215,8 @@ def _nullable(form: Mapping[str, Any]) -> bool:
 def _texts(kind: type) -> dict[str, str]:
     """The strings below the fields of a class and of those that it is made of."""
     found: dict[str, str] = {}
+    names = (getattr(kind, f"__struct_{what}__", ()) for what in ("fields", "encode_fields"))
+    spelt = dict(zip(*names, strict=True))
     for one in reversed(kind.__mro__):
         try:
             (node,) = ast.parse(inspect.getsource(one)).body
@@ -194,8 +226,9 @@ def _texts(kind: type) -> dict[str, str]:
         for field, text in zip(node.body, node.body[1:], strict=False):
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
                 assert isinstance(field.target, ast.Name)
-                found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
-    return found | ({"schema": TAG} if "schema" in getattr(kind, "__annotations__", ()) else {})
+                key = spelt.get(field.target.id, field.target.id)
+                found[key] = " ".join(ast.literal_eval(text.value).split())
+    return found
 
 
 TAG: Final = (

@@ -130,7 +130,7 @@ class Site:
             env=environment(self.path, **(variables or {})),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
 
 

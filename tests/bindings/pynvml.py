@@ -1,7 +1,8 @@
 """A stand-in for NVIDIA's binding: two H200, with values that a real one gave.
 
 The file that FAKE_NVML names holds what is wrong with them, as words: `hot`, `lost-late`, `lost`,
-`ecc`, `untold`, `not-ours`, `unknown`, `mig`, `init-18`, `crowded`, `crash`, `hang`.
+`ecc`, `untold`, `not-ours`, `unknown`, `mig`, `old-names`, `init-18`,
+`no-library`, `no-count`, `crowded`, `crash`, `hang`.
 
 # upstream: nvidia-ml-py@13 pynvml.py (names, kinds of answers, error codes)
 """
@@ -68,7 +69,11 @@ def nvmlDeviceGetPciInfo(handle):
 
 
 def nvmlDeviceGetName(handle):
-    return "NVIDIA H200" if handle < 10 else f"NVIDIA H200 MIG {_PROFILES[handle % 10]}"
+    return (
+        "NVIDIA H200"
+        if handle < 10 or "old-names" in _WORDS
+        else f"NVIDIA H200 MIG {_PROFILES[handle % 10]}"
+    )
 
 
 def nvmlDeviceGetUUID(handle):
@@ -100,7 +105,7 @@ def nvmlDeviceGetEnforcedPowerLimit(handle):
 
 
 def nvmlDeviceGetClockInfo(handle, kind):
-    assert kind == 1
+    assert kind == 1  # NVML_CLOCK_SM
     return 900
 
 

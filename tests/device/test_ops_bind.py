@@ -9,9 +9,9 @@ import torch
 
 from vllm_adapter.engine.ops import generic
 from vllm_adapter.engine.ops.bind import bind, resolved
-from vllm_adapter.engine.ops.providers import PROVIDERS
+from vllm_adapter.engine.ops.providers import PROVIDERS, load
 from vllm_adapter.engine.ops.spec import OpCase
-from vllm_adapter.errors import InputError, SettingError, UnsupportedCase
+from vllm_adapter.errors import AdapterError, InputError, SettingError, UnsupportedCase
 from vllm_adapter.settings import Fallback, Settings
 
 pytestmark = pytest.mark.device
@@ -220,3 +220,13 @@ def test_equal_cases_of_one_cache_share_a_binding_and_its_handle(use):
     PROVIDERS.clear()
     with pytest.raises(UnsupportedCase):
         bind(attention_case(), ERROR, one)
+
+
+@pytest.mark.parametrize(
+    "dotted", ["math:pi", "sys:path", "os:name", "os:path", "sys:flags.debug"]
+)
+def test_what_is_no_function_names_the_adapter_and_the_path(dotted):
+    with pytest.raises(AdapterError, match="no function but of type") as caught:
+        load(dotted, "acme")
+    assert caught.value.message.startswith(f"adapter acme names {dotted}, which is no function")
+    assert len(caught.value.message) < 200

@@ -163,3 +163,22 @@ def test_the_rule_of_l2_names_it(site, line, seen, tmp_path):
     else:
         assert "L2.registrations" in done.stdout and "outcome='fail'" in done.stdout
         assert seen in done.stdout
+
+
+FIRST = """
+global lib
+lib = torch.library.Library("vllm_adapter", "FRAGMENT")
+lib.define("rms_norm.{name}(Tensor x, Tensor weight, float eps) -> Tensor")
+lib.impl("rms_norm.{name}", stolen, "CPU")
+"""
+
+
+@pytest.mark.parametrize("name", ["cpu", "acme"])
+def test_an_overload_that_somebody_defined_first_is_refused(site, name):
+    line = FIRST.format(name=name).strip().replace("\n", "\n    ")
+    done = steal(site, "rms_norm", line)
+    assert done.returncode == 0, done.stderr
+    errors = [one for one in done.stdout.splitlines() if "hint:" not in one]
+    assert len(errors) == 2, done.stdout + done.stderr
+    for error in errors:
+        assert f"vllm_adapter::rms_norm.{name} was defined by adapter thief" in error

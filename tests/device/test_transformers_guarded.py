@@ -190,7 +190,7 @@ AT_THE_STEP = {
     "a layer in training": (lambda m: m.model.layers[1].train(), "in training mode"),
     "a layer of transformers": (
         lambda m: m.model.layers.__setitem__(0, copy.deepcopy(tiny().model.layers[0])),
-        "another module at 0 of ModuleList",
+        r"another module at layers\.0 of the Llama",
     ),
 }
 

@@ -80,6 +80,7 @@ class Package:
         self.manifest, self.descriptor = dict(MANIFEST), json.loads(json.dumps(DESCRIPTOR))
         self.requires, self.torch = REQUIRES, TorchBuild("2.13.0")
         self.tmp_path = tmp_path
+        self.reader = None
 
     def install(self):
         folder = self.tmp_path / "source" / "vllm_adapter_acme"
@@ -97,6 +98,11 @@ class Package:
             entry_name="acme",
             requires=self.requires,
         )
+        if self.reader is not None:
+            name, value = self.reader
+            points = next((self.tmp_path / "site").glob("*.dist-info/entry_points.txt"))
+            text = f"\n[vllm_adapter.health]\n{name} = {value}\n"
+            points.write_text(points.read_text() + text)
         try:
             manifest = read_manifest(path / "adapter.json")
         except ManifestError:
@@ -368,7 +374,7 @@ def test_each_fault_is_seen_by_its_rule(package, fault):
 
 def test_every_rule_sees_some_fault(package):
     rules = {rule.id for rule in make_plan(package.install(), "L0", registered()).rules}
-    assert rules == {rule for _, rule, _ in FAULTS.values()}
+    assert rules == {rule for _, rule, _ in FAULTS.values()} | {"L0.package.health"}
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="marks are read by core's engine")
@@ -397,3 +403,40 @@ def test_implementations_wait_for_torch(package):
 def test_a_bad_manifest_blocks_what_needs_it(package):
     change("manifest/name", 7)(package)
     assert set(failing(package.install())) == {"L0.manifest.schema"}
+
+
+def reader(text, *, name="acme", value="vllm_adapter_acme.health"):
+    """A reader of health with this source."""
+
+    def apply(package):
+        package.files["health.py"] = text
+        package.reader = (name, value)
+
+    return apply
+
+
+FAULT = """print('{"fault": "no library"}')"""
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        (reader(FAULT), None),
+        (reader("""print('a banner'); print('{"index": 0, "temperature_c": 40}')"""), None),
+        (reader(FAULT, name="other"), "the package brings no adapter other"),
+        (reader(FAULT, name="cuda"), "the name is reserved to vllm-adapter-cuda"),
+        (reader(FAULT, value="json.tool"), "no module of the adapter's package"),
+        (reader(FAULT, value="vllm_adapter_acme.nowhere"), "No module named"),
+        (reader("import vllm_adapter.errors"), "vllm_adapter"),
+        (reader("import os; os.abort()"), "was killed by SIGABRT"),
+        (reader("if __name__ == '__main__': raise SystemExit(3)"), "ended with exit code 3"),
+        (reader("pass"), "neither"),
+        (reader("""print('{"index": "0"}')"""), "/index should be a whole number from 0"),
+        (reader("""print('{"index": 0, "temprature_c": 40}')"""), "unknown field temprature_c"),
+    ],
+)
+def test_the_reader_of_health(package, change, seen):
+    change(package)
+    found = failing(package.install())
+    assert list(found) == ([] if seen is None else ["L0.package.health"])
+    assert seen is None or seen in found["L0.package.health"]

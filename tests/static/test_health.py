@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from vllm_adapter.errors import DeviceUnhealthy
-from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
-from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
+from vllm_adapter.hostfacts.device_facts import DeviceProcess, Driver, Health
+from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, TorchBuild
 from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter.settings import Settings
 from vllm_adapter_doctor.cli.serve_health import devices_used
@@ -40,9 +40,12 @@ def gpu(index, vendor="cuda", **values):
     )
 
 
-def manager(accelerators, **environment):
+def manager(accelerators, drivers=(), torch=None, **environment):
     facts = HostFacts(
-        accelerators=tuple(accelerators), environment=tuple(sorted(environment.items()))
+        accelerators=tuple(accelerators),
+        environment=tuple(sorted(environment.items())),
+        drivers=drivers,
+        torch=torch,
     )
     return DeviceManager(facts, Settings())
 
@@ -185,6 +188,28 @@ def test_a_lost_device_is_refused_under_warn_too():
     with pytest.raises(DeviceUnhealthy) as caught:
         Box(BAD).start.prepare(Policy.WARN)
     assert caught.value.code == "VA1701"
+
+
+@pytest.mark.parametrize("count", [1, None])
+@pytest.mark.parametrize("policy", [Policy.WARN, Policy.FAIL])
+def test_what_devices_refuses_is_not_opened(policy, count):
+    """A driver below the minimum of torch's CUDA, as `vllm-adapter devices` has it."""
+    old = (Driver("nvidia", "535.183.06", "/proc/driver/nvidia/version"),)
+    torch = TorchBuild("2.9.0+cu130", "cu130", cuda="13.0")
+    box = Box(GOOD, count=count, drivers=old, torch=torch)
+    with pytest.raises(DeviceUnhealthy, match="needs the driver 580") as caught:
+        box.start.prepare(policy)
+    assert caught.value.code == "VA1101" and "upgrade the driver" in caught.value.hint
+    forward = (*old, Driver("cuda", "13.0", "nvidia-smi"))
+    assert Box(GOOD, drivers=forward, torch=torch).start.prepare(policy).used.devices
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_an_alarmed_device_is_not_opened(policy):
+    seen = [gpu(0, health=Health(status="Alarm"))]
+    with pytest.raises(DeviceUnhealthy) as caught:
+        Box(seen).start.prepare(policy, 5)
+    assert caught.value.code == "VA1704"
 
 
 def test_a_lost_device_that_is_not_opened_is_nobody_s_business():

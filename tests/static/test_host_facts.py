@@ -345,7 +345,7 @@ def test_collecting_and_matching_load_nothing_heavy():
         "import sys; from vllm_adapter.hostfacts import live, match; facts = live.collect();"
         "match.match([{'os': ['Linux']}], facts);"
         "print(*(m for m in ('torch', 'jsonschema', 'pluggy', 'importlib.metadata',"
-        " 'importlib_metadata', 'subprocess', 'platform') if m in sys.modules))"
+        " 'importlib_metadata', 'subprocess') if m in sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == []

@@ -71,24 +71,33 @@ DEVICE = {"bdf": "0000:3b:00.0", "vendor": "10de", "device": "2335", "class_code
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        ([], "the file must be an object"),
-        (None, "the file must be an object"),
-        ({"gpu": 1}, "the file has the unknown key 'gpu'"),
-        ({"os": {"name": 3}}, "/os/name must be a string"),
-        ({"pci": {}}, "/pci must be a list"),
-        ({"pci": [3]}, "/pci/0 must be an object"),
-        ({"pci": [{"bdf": "0000:3b:00.0"}]}, "/pci/0 has no vendor"),
-        ({"pci": [DEVICE | {"vendor": "0x10DE"}]}, "/pci/0 cannot be read: vendor is '0x10DE'"),
-        ({"pci": [DEVICE | {"numa_node": True}]}, "/pci/0/numa_node must be a whole number"),
+        ([], "the file is []; write an object"),
+        (None, "the file is None; write an object"),
+        ({"gpu": 1}, "/gpu is an unknown key; keys: os, pci,"),
+        ({"os": {"name": 3}}, "/os/name is 3; write text, or null when it is unknown"),
+        ({"pci": {}}, "/pci is {}; write a list"),
+        ({"pci": [3]}, "/pci/0 is 3; write an object"),
+        ({"pci": [{"bdf": "0000:3b:00.0"}]}, "/pci/0/vendor is missing"),
+        (
+            {"pci": [DEVICE | {"vendor": "0x10DE"}]},
+            "/pci/0/vendor is '0x10DE'; write four lower-case hexadecimal digits",
+        ),
+        (
+            {"pci": [DEVICE | {"numa_node": True}]},
+            "/pci/0/numa_node is True; write a whole number",
+        ),
         (
             {"nodes": [{"path": "", "kind": "", "readable": 1, "writable": True}]},
-            "/nodes/0/readable must be true or false",
+            "/nodes/0/readable is 1; write true or false",
         ),
-        ({"cgroup": {"cpu_quota_cores": "2"}}, "/cgroup/cpu_quota_cores must be a finite number"),
-        ({"cgroup": {"cpu_quota_cores": float("nan")}}, "must be a finite number"),
-        ({"cgroup": {"cpu_quota_cores": 10**400}}, "must be a finite number"),
-        ({"unknown": [["a"]]}, "/unknown/0 must have 2 items"),
-        ({"torch": "2.13"}, "/torch must be an object"),
+        (
+            {"cgroup": {"cpu_quota_cores": "2"}},
+            "/cgroup/cpu_quota_cores is '2'; write a finite number",
+        ),
+        ({"cgroup": {"cpu_quota_cores": float("nan")}}, "write a finite number"),
+        ({"cgroup": {"cpu_quota_cores": 10**400}}, "write a finite number"),
+        ({"unknown": [["a"]]}, "/unknown/0 is ['a']; write a list of 2 items"),
+        ({"torch": "2.13"}, "/torch is '2.13'; write an object"),
     ],
 )
 def test_json_of_another_shape_gets_one_sentence(raw, says):

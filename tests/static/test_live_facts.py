@@ -85,7 +85,7 @@ def test_another_format_is_refused_with_a_sentence(tag, said):
 
 
 def test_an_unknown_key_of_our_own_version_is_a_mistake():
-    with pytest.raises(InputError, match="unknown key 'colour'"):
+    with pytest.raises(InputError, match="/colour is an unknown key"):
         from_document({**to_document(BOX), "colour": "red"})
 
 

@@ -19,9 +19,11 @@ import vllm_adapter_schemas
 from vllm_adapter.cli.checks import schema_faults
 from vllm_adapter.contract import capability, manifest
 from vllm_adapter.contract.operators import OPERATORS
-from vllm_adapter.contract.reading import Fault
-from vllm_adapter.errors import CapabilityError
+from vllm_adapter.contract.reading import Fault, read
+from vllm_adapter.errors import CapabilityError, InputError
 from vllm_adapter.files import schema_version
+from vllm_adapter_conformance.certificate.format import Certificate
+from vllm_adapter_doctor.report.document import from_document
 
 pytestmark = pytest.mark.static
 
@@ -86,6 +88,87 @@ DESCRIPTOR = {
     },
     "sources": {"/memory/capacity_bytes": {"kind": "measured", "reference": None}},
 }
+FACTS = {
+    "schema": "vllm-adapter/facts/1.0",
+    "os": {"name": "Linux", "environment": ["docker"]},
+    "pci": [
+        {"bdf": "0000:3b:00.0", "vendor": "10de", "device": "2335", "class_code": "0x030200"},
+    ],
+    "nodes": [{"path": "/dev/x", "kind": "char", "readable": True, "writable": False, "group": 4}],
+    "cgroup": {"memory_limit_bytes": 1024, "cpu_quota_cores": 1.5},
+    "torch": {"version": "2.13.0", "archs": ["sm_90"], "available": None},
+    "unknown": [["memory.total_bytes", "/proc/meminfo"]],
+    "accelerators": [
+        {"vendor": "cuda", "index": 0, "source": "nvidia-smi", "health": {"power_w": 70}},
+    ],
+    "links": [
+        {
+            "source": "nvidia-smi",
+            "vendor": "cuda",
+            "devices": ["GPU0"],
+            "indices": [0],
+            "links": [{"first": "GPU0", "second": "NIC0", "text": "PIX"}],
+        }
+    ],
+    "vllm": {"plugins": [["vllm.platform_plugins", "acme", "acme:register"]]},
+    "report": [{"number": 1, "text": "x"}],
+}
+SHA = "0123456789abcdef" * 4
+CASE = {"case": "float32", "seconds": 0.5, "share": None, "pointer": "/operators", "message": None}
+CERTIFICATE = {
+    "schema": "vllm-adapter/certificate/1.0",
+    "adapter": {
+        "name": "acme",
+        "dist": "vllm-adapter-acme",
+        "version": "1.0",
+        "files": {"adapter.json": SHA},
+        "editable": False,
+        "emulated": False,
+        "tested_on": ["a1"],
+    },
+    "level_asked": "L2",
+    "level_reached": None,
+    "grade": "release",
+    "emulated": False,
+    "badge": "L2",
+    "created": "2026-01-31T12:00:00Z",
+    "suite": {"version": "1.0", "files_sha256": SHA, "mustpass_sha256": SHA},
+    "core": {"version": "1.0", "files_sha256": SHA},
+    "descriptor": {"path": "capabilities/a1.json", "sha256": SHA},
+    "host": {"machine": "x86_64", "os": "Linux", "cpu": None, "pci": ["PCI"]},
+    "device": {
+        "name": "Acme A1",
+        "torch": "acme:0",
+        "arch": "a1",
+        "emulated_by": {"name": "sim", "dist": "sim", "version": "1", "library_sha256": SHA},
+    },
+    "environment": {"python": "3.11", "core": "1.0", "torch": "2.13.0"},
+    "settings": {"VA_FALLBACK": "error"},
+    "seed": 3,
+    "headline": "acme does not reach L2",
+    "coverage": {"linear": {"float32": "pass"}},
+    "counts": {"pass": 1, "fail": 0, "not_declared": 1, "waived": 1, "blocked": 1},
+    "counters": {"L5.x": {"engine": {"linear": {"acme": 3}}}},
+    "rules": [
+        {
+            "rule": "L2.linear.correct",
+            "level": "L2",
+            "preview": False,
+            "cases": [
+                CASE | {"outcome": "pass", "waiver": None, "blocked_by": None},
+                CASE
+                | {
+                    "outcome": "waived",
+                    "waiver": {"issue": "#1", "expires": "2026-01-31", "reason": None},
+                    "blocked_by": None,
+                },
+                CASE | {"outcome": "blocked", "waiver": None, "blocked_by": "L0.x"},
+            ],
+            "not_declared": [{"case": "bfloat16", "pointer": None, "reason": "no entry"}],
+        }
+    ],
+    "digest": SHA,
+}
 WORDS = st.sampled_from(
     (
         *(
@@ -108,6 +191,8 @@ WORDS = st.sampled_from(
         *("vllm-adapter/capability/1.0", "vllm-adapter/capability/1.7"),
         *("vllm-adapter/capability/2.0", "measured", "hidden", "torch_type", "library", "source"),
         *("x", "a\u2028", "~/", "schema", "if/then"),
+        *("vllm-adapter/facts/1.0", "vllm-adapter/facts/1.7", "0000:3b:00.0", "bdf", "health"),
+        *("vllm-adapter/certificate/1.7", SHA, "L0", "pass", "waived", "blocked", "development"),
     )
 )
 SCALARS = (
@@ -164,10 +249,13 @@ def mutated(draw, document):
     return result
 
 
-def schema_accepts(kind, raw):
+def is_newer(kind, raw):
     tag = raw.get("schema") if isinstance(raw, dict) else None
-    newer = (schema_version(tag, f"vllm-adapter/{kind}") or (0, 0)) > (1, 0)
-    return not schema_faults(kind, raw, newer=newer)[0]
+    return (schema_version(tag, f"vllm-adapter/{kind}") or (0, 0)) > (1, 0)
+
+
+def schema_accepts(kind, raw):
+    return not schema_faults(kind, raw, newer=is_newer(kind, raw))[0]
 
 
 def manifest_accepts(raw):
@@ -188,11 +276,35 @@ def capability_accepts(raw):
     return True
 
 
+def facts_accepts(raw):
+    if not isinstance(raw, dict) or "schema" not in raw:  # which a bundle's facts may leave out
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a newer minor version
+        try:
+            from_document(raw)
+        except InputError:
+            return False
+    return True
+
+
+def certificate_accepts(raw):
+    try:
+        read(raw, Certificate, newer=is_newer("certificate", raw))
+    except Fault:
+        return False
+    return True
+
+
 def test_the_examples_are_good():
     assert manifest_accepts(MANIFEST)
     assert schema_accepts("manifest", MANIFEST)
     assert capability_accepts(DESCRIPTOR)
     assert schema_accepts("capability", DESCRIPTOR)
+    assert facts_accepts(FACTS)
+    assert schema_accepts("facts", FACTS)
+    assert certificate_accepts(CERTIFICATE)
+    assert schema_accepts("certificate", CERTIFICATE)
 
 
 @settings(max_examples=examples(600))
@@ -207,11 +319,25 @@ def test_the_reader_of_descriptors_agrees_with_the_schema(raw):
     assert schema_accepts("capability", raw) == capability_accepts(raw)
 
 
+@settings(max_examples=examples(800))
+@given(mutated(FACTS))
+def test_the_reader_of_facts_agrees_with_the_schema(raw):
+    assert schema_accepts("facts", raw) == facts_accepts(raw)
+
+
+@settings(max_examples=examples(800))
+@given(mutated(CERTIFICATE))
+def test_the_types_of_certificates_agree_with_the_schema(raw):
+    assert schema_accepts("certificate", raw) == certificate_accepts(raw)
+
+
 @settings(max_examples=examples(300))
 @given(VALUES)
 def test_any_json_is_judged_and_never_crashes(raw):
     assert schema_accepts("manifest", raw) == manifest_accepts(raw)
     assert schema_accepts("capability", raw) == capability_accepts(raw)
+    assert schema_accepts("facts", raw) == facts_accepts(raw)
+    assert schema_accepts("certificate", raw) == certificate_accepts(raw)
 
 
 @pytest.mark.parametrize("section", [k for k in DESCRIPTOR if k not in ("schema", "identity")])

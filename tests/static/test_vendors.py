@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -91,8 +92,13 @@ def test_what_is_said_of_hardware():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_adapter_is_data_alone(name):
-    assert [file.name for file in (ROOT / name / "src").rglob("*.py")] == ["__init__.py"]
+def test_an_adapter_is_data_and_a_reader_of_health(name):
+    project = tomllib.loads((ROOT / name / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    readers = project["entry-points"].get("vllm_adapter.health", {})
+    files = ["__init__.py", *(f"{value.rpartition('.')[2]}.py" for value in readers.values())]
+    assert sorted(file.name for file in (ROOT / name / "src").rglob("*.py")) == files
 
 
 @pytest.mark.parametrize("name", NAMES)

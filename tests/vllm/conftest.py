@@ -109,7 +109,7 @@ def run_engine(vllm_environ, tmp_path_factory):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=900,
         )
         result = json.loads(out.read_text()) if out.exists() else None
         return Ran(done.returncode, done.stdout, result)

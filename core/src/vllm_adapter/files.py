@@ -22,6 +22,9 @@ PACKAGE_BYTES: Final = 1 << 20
 JSON_BYTES: Final = 1 << 24
 """Bytes of a JSON file that the caller names."""
 
+MAX_TEXT: Final = 4096
+"""Characters of a text of somebody's that we hand on; no path is longer."""
+
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
@@ -29,6 +32,21 @@ _SHORT.maxstring = _SHORT.maxother = 80
 def shown(value: Any) -> str:
     """`repr`, cut short: a message stays one sentence whatever the file holds."""
     return _SHORT.repr(value)
+
+
+def bounded(value: Any, limit: int = MAX_TEXT) -> Any:
+    """A JSON value whose texts have at most `limit` characters; a longer one says how long it was.
+
+    What strangers' files and plug-ins say goes through it before it is printed or kept.
+    """
+    if isinstance(value, str) and len(value) > limit:
+        note = f"... ({len(value):,} characters)"
+        return value[: limit - len(note)] + note
+    if isinstance(value, dict):
+        return {bounded(key, limit): bounded(one, limit) for key, one in value.items()}
+    if isinstance(value, list):
+        return [bounded(one, limit) for one in value]
+    return value
 
 
 def schema_version(tag: Any, name: str) -> tuple[int, int] | None:

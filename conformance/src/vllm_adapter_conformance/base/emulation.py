@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.contract.capability import load_capability
+from vllm_adapter.contract.reading import plain, revived
 from vllm_adapter.discovery.library_devices import library_file
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.errors import AdapterError, InputError
@@ -41,18 +42,13 @@ class Emulator:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back."""
-        return {
-            "name": self.name,
-            "distribution": self.distribution,
-            "version": self.version,
-            "library": str(self.library),
-            "devices": self.devices,
-        }
+        raw: dict[str, Any] = plain(self)
+        return raw
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Emulator:
-        """Builds it; a raw object of another shape raises KeyError or TypeError."""
-        return cls(**{**raw, "library": Path(raw["library"])})
+        """Builds it; a raw object of another shape raises ValueError."""
+        return revived(raw, cls)
 
     def described(self) -> dict[str, str]:
         """As the certificate has it."""

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from vllm_adapter.broker.vllm_install import VllmInstall, find_vllm
+from vllm_adapter.contract.reading import plain, revived
 from vllm_adapter.discovery.records import AdapterRecord, Status
 from vllm_adapter.hostfacts.known_vendors import BY_PCI, matches_build
 from vllm_adapter.settings import Fallback, Settings
@@ -53,23 +54,6 @@ class Considered:
     torch_type: str | None = None
     evidence: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object that `from_json` reads back."""
-        return {
-            "name": self.name,
-            "distribution": self.distribution,
-            "version": self.version,
-            "status": self.status,
-            "why_not": self.why_not,
-            "torch_type": self.torch_type,
-            "evidence": list(self.evidence),
-        }
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Considered:
-        """Builds it; a raw object of another shape raises KeyError or TypeError."""
-        return cls(**{**raw, "evidence": tuple(raw["evidence"])})
-
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -95,18 +79,8 @@ class Selection:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back."""
-        return {
-            "adapter": self.adapter,
-            "reason": self.reason,
-            "device": self.device,
-            "torch_type": self.torch_type,
-            "shape": self.shape,
-            "platform": self.platform,
-            "record": self.record.to_json() if self.record else None,
-            "considered": [one.to_json() for one in self.considered],
-            "settings": dict(self.settings),
-            "tied": list(self.tied),
-        }
+        raw: dict[str, Any] = plain(replace(self, record=None))
+        return raw | {"record": self.record.to_json() if self.record else None}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Selection:
@@ -114,10 +88,8 @@ class Selection:
 
         The adapter's manifest is read again: ManifestError if that changed.
         """
-        considered = tuple(Considered.from_json(one) for one in raw["considered"])
         record = AdapterRecord.from_json(raw["record"]) if raw["record"] else None
-        read = {"settings": dict(raw["settings"]), "tied": tuple(raw["tied"])}
-        return cls(**{**raw, **read, "record": record, "considered": considered})
+        return replace(revived({**raw, "record": None}, cls), record=record)
 
 
 def select(settings: Settings) -> Selection:

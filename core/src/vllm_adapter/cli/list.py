@@ -32,12 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the adapters; 0 if one of them is ok or not probed yet, 1 if none can be used."""
     from vllm_adapter.discovery import registry
+    from vllm_adapter.discovery.entry_files import unreadable
     from vllm_adapter.settings import Settings
 
     settings = Settings.from_environ()
     records = registry.scan(settings)
     for sentence in registry.unknown_names(records, settings):
         warn(sentence)
+    for one in unreadable():
+        warn(str(one))
     host = registry.host_for(records)
     records = registry.located(records, host)
     if args.probe:

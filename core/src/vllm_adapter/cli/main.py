@@ -26,6 +26,7 @@ from vllm_adapter.cli import owners, streams
 from vllm_adapter.cli.output import clean, error_line, warn
 from vllm_adapter.contract.operators import operator
 from vllm_adapter.discovery.distributions import EntryPoint, entry_points
+from vllm_adapter.discovery.entry_files import let_torch_be_imported
 from vllm_adapter.errors import InputError, VllmAdapterError
 from vllm_adapter.settings import Settings
 
@@ -95,6 +96,7 @@ def _dispatch(words: list[str]) -> int:
         operator(op)
     for sentence in settings.warnings():
         warn(sentence)
+    let_torch_be_imported()
     return int(module.run(args))
 
 

@@ -11,7 +11,12 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, TextIO
 
+from vllm_adapter.files import bounded
+
 _COLOURS: Final = {"red": "31", "green": "32", "yellow": "33", "bold": "1", "dim": "2"}
+_CELL: Final = 200
+_LINE: Final = 2000
+"""Characters of a cell, and of a line, that are printed of what may be a stranger's."""
 _SPARSE_SECONDS: Final = 10.0
 _DRAW_SECONDS: Final = 0.1
 
@@ -26,15 +31,18 @@ def colour(text: str, name: str, stream: TextIO | None = None) -> str:
     return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m"
 
 
-def clean(value: Any) -> str:
-    """A value as one line that cannot steer the terminal: None is `-`."""
-    text = "-" if value is None else str(value)
+def clean(value: Any, limit: int = _LINE) -> str:
+    """A value as one line of bounded length that cannot steer the terminal: None is `-`."""
+    text = "-" if value is None else bounded(str(value), limit)
     return "".join(c if c.isprintable() else " " for c in text)
 
 
 def table(rows: Iterable[Sequence[Any]], headers: Sequence[str]) -> str:
     """Aligned columns under their headers, with a line break at the end; cells go by `clean`."""
-    lines = [[clean(cell) for cell in row] for row in (headers, *rows)]
+    # The last column moves no other: it may be a sentence.
+    lines = [
+        [*(clean(cell, _CELL) for cell in row[:-1]), clean(row[-1])] for row in (headers, *rows)
+    ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

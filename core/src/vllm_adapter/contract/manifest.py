@@ -293,7 +293,7 @@ def check_type_spelling(kind: str) -> str | None:
 
 
 def check_torch_names(raw: Mapping[str, Any]) -> list[str]:
-    """What of a manifest without other faults torch would refuse, as `check_manifest`."""
+    """What torch would refuse of a manifest without other faults, one sentence each."""
     from vllm_adapter.contract.torch_names import DEVICE_TYPES
 
     name, device = raw["name"], raw.get("device") or {}

@@ -26,7 +26,7 @@ from typing import (
     get_type_hints,
 )
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from vllm_adapter.files import shown
 
@@ -51,7 +51,12 @@ Count = Annotated[int, Meta(gt=0, le=MAX_NUMBER)]
 Amount = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]
 Rate = Annotated[float, Meta(gt=0, le=MAX_NUMBER)]
 
-_WORDS: Final = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+_WORDS: Final = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+}
 _BOUNDS: Final = (("ge", "of at least"), ("gt", "above"), ("le", "of at most"))
 
 
@@ -85,6 +90,23 @@ def read(raw: Any, kind: type[T], *, newer: bool = False, at: str = "") -> T:
         return convert(prepared, kind)
     except (ValidationError, UnicodeError, OverflowError):
         raise _deepest(prepared, kind, at) from None
+
+
+def plain(value: Any) -> Any:
+    """A struct or a dataclass as JSON values; a path is its text."""
+    return _with_lists(to_builtins(value, enc_hook=str))
+
+
+def revived(raw: Any, kind: type[T]) -> T:
+    """What `plain` gave, as it was; ValueError where it has another shape."""
+    return convert(raw, kind, dec_hook=lambda wanted, text: wanted(text))
+
+
+def _with_lists(value: Any) -> Any:
+    """The same with lists in the place of tuples, as JSON is read."""
+    if isinstance(value, dict):
+        return {key: _with_lists(item) for key, item in value.items()}
+    return [_with_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
 def escaped(key: str) -> str:

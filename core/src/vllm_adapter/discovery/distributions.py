@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.files import PACKAGE_BYTES, read_bounded
+from vllm_adapter.files import PACKAGE_BYTES, read_bounded, shown
 
 _TORCH: Final = re.compile(r"torch\s*(?:\[[^\]]*\])?\s*(?![\w.-])", re.ASCII | re.IGNORECASE)
 _NO_NAME: Final = "unknown"
@@ -44,8 +44,12 @@ class EntryPoint:
     fault: str = ""
 
     def load(self) -> Any:
-        """The module that `value` names, imported."""
-        return importlib.import_module(self.value)
+        """The module that `value` names, or what it names in the module ("module:name")."""
+        module, _, path = self.value.partition(":")
+        found: Any = importlib.import_module(module)
+        for name in filter(None, path.split(".")):
+            found = getattr(found, name)
+        return found
 
 
 def entry_points(group: str, *, faulty: bool = False) -> list[EntryPoint]:
@@ -61,7 +65,7 @@ def entry_points(group: str, *, faulty: bool = False) -> list[EntryPoint]:
     seen: set[str] = set()
     shadowed: set[str] = set()
     for distribution in distributions():
-        folder = _folder_name(distribution)
+        folder = folder_name(distribution)
         if folder in shadowed:
             continue
         if folder != _NO_NAME:
@@ -71,12 +75,12 @@ def entry_points(group: str, *, faulty: bool = False) -> list[EntryPoint]:
             points = read_points(distribution, group)
         except OSError as error:
             points, fault = [], f"its entry_points.txt cannot be read: {error.strerror}"
-            if not (_OURS.match(_folder_name(distribution)) or _mentions(distribution, group)):
+            if not (_OURS.match(folder_name(distribution)) or _mentions(distribution, group)):
                 continue
         if not points and not fault:
             continue
         headers = read_headers(distribution)
-        name = headers.get("name", [""])[0] or _folder_name(distribution)
+        name = headers.get("name", [""])[0] or folder_name(distribution)
         if name in seen:
             continue
         seen.add(name)
@@ -177,6 +181,8 @@ def read_points(distribution: Any, group: str) -> list[tuple[str, str]]:
     """
     text = read_text(distribution, "entry_points.txt")
     if f"[{group}]" not in text:
+        if line := unclosed(text):
+            raise OSError(errno.EILSEQ, f"the section {shown(line)} has no closing bracket")
         return []
     from vllm_adapter.discovery.bounded import points_in
 
@@ -195,11 +201,17 @@ def _mentions(distribution: Any, group: str) -> bool:
     return group.encode() in content.replace(b"\0", b"")  # also in UTF-16
 
 
-def _folder_name(distribution: Any) -> str:
+def folder_name(distribution: Any) -> str:
     """The name that a distribution has by the folder of its metadata, in lower case."""
     folder = str(getattr(getattr(distribution, "_path", None), "name", "")) or _NO_NAME
     stem = folder.removesuffix(".dist-info").removesuffix(".egg-info").partition("-")[0]
     return re.sub(r"[-_.]+", "-", stem).lower()
+
+
+def unclosed(text: str) -> str | None:
+    """The first line that begins a section and does not end it: what is under it is hidden."""
+    lines = map(str.strip, text.splitlines())
+    return next((one for one in lines if one.startswith("[") and not one.endswith("]")), None)
 
 
 def _headers(text: str) -> dict[str, list[str]]:

@@ -7,12 +7,14 @@ No file is read, except that `from_json` reads the manifest again where one is n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from vllm_adapter.contract.manifest import Manifest, read_manifest
+from vllm_adapter.contract.reading import plain, revived
+from vllm_adapter.files import bounded
 
 
 class Status(Enum):
@@ -45,31 +47,6 @@ class DeviceRecord:
     arch: str | None = None
     capability_file: Path | None = None
     live: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object that `from_json` reads back."""
-        file = self.capability_file
-        return {
-            "index": self.index,
-            "torch": self.torch,
-            "name": self.name,
-            "arch": self.arch,
-            "capability_file": None if file is None else str(file),
-            "live": dict(self.live),
-        }
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> DeviceRecord:
-        """Builds the record; a raw object of another shape raises KeyError or TypeError."""
-        file = raw["capability_file"]
-        return cls(
-            index=int(raw["index"]),
-            torch=str(raw["torch"]),
-            name=str(raw["name"]),
-            arch=raw["arch"],
-            capability_file=None if file is None else Path(file),
-            live=dict(raw["live"]),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,47 +87,31 @@ class AdapterRecord:
     def to_json(self) -> dict[str, Any]:
         """A JSON object for `--json` and for the probing child; `from_json` reads it back."""
         manifest = self.manifest
-        return {
+        raw = plain(replace(self, manifest=None))
+        devices = zip(raw.pop("devices"), self.devices, strict=True)
+        document = {
             "name": self.name,
             "vendor": None if manifest is None else manifest.vendor,
-            "distribution": self.distribution,
-            "version": self.version,
-            "package": self.package,
+            **raw,
             "status": self.status_text,
-            "reason": self.reason,
-            "next_step": self.next_step,
             "manifest": None if manifest is None else str(manifest.path),
-            "path": None if self.path is None else str(self.path),
-            "editable": self.editable,
-            "requires_torch": list(self.requires_torch),
-            "evidence": list(self.evidence),
-            "tested_on": None if manifest is None else _list(manifest.tested_on),
+            "tested_on": None if manifest is None else plain(manifest.tested_on),
             "devices": [
-                device.to_json() | {"run_on_hardware": self.has_run(device)}
-                for device in self.devices
+                one | {"run_on_hardware": self.has_run(device)} for one, device in devices
             ],
         }
+        found: dict[str, Any] = bounded(document)
+        return found
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> AdapterRecord:
-        """Builds the record and reads its manifest again (ManifestError if that changed)."""
-        status, manifest, path = raw["status"], raw["manifest"], raw["path"]
-        return cls(
-            name=raw["name"],
-            distribution=raw["distribution"],
-            version=raw["version"],
-            package=raw["package"],
-            status=None if status == "not probed" else Status(status),
-            reason=raw["reason"],
-            next_step=raw["next_step"],
-            manifest=None if manifest is None else read_manifest(Path(manifest)),
-            path=None if path is None else Path(path),
-            editable=raw["editable"],
-            requires_torch=tuple(raw["requires_torch"]),
-            evidence=tuple(raw["evidence"]),
-            devices=tuple(DeviceRecord.from_json(device) for device in raw["devices"]),
+        """Builds the record and reads its manifest again (ManifestError if that changed).
+
+        A raw object of another shape raises KeyError, TypeError or ValueError.
+        """
+        status, manifest = raw["status"], raw["manifest"]
+        status = None if status == "not probed" else status
+        record = revived({**raw, "status": status, "manifest": None}, cls)
+        return (
+            record if manifest is None else replace(record, manifest=read_manifest(Path(manifest)))
         )
-
-
-def _list(values: tuple[str, ...] | None) -> list[str] | None:
-    return None if values is None else list(values)

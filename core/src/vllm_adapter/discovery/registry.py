@@ -24,6 +24,7 @@ from vllm_adapter.contract.manifest import (
     read_manifest,
     readable_api,
 )
+from vllm_adapter.contract.reading import revived
 from vllm_adapter.discovery.distributions import EntryPoint, entry_points, satisfies
 from vllm_adapter.discovery.probe import cache as probe_cache
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
@@ -400,7 +401,7 @@ def _completed(record: AdapterRecord, answer: Mapping[str, Any]) -> AdapterRecor
         reason=str(answer["reason"]),
         next_step=str(answer["next_step"]),
         evidence=tuple(map(str, answer["evidence"])),
-        devices=tuple(DeviceRecord.from_json(device) for device in answer["devices"]),
+        devices=revived(answer["devices"], tuple[DeviceRecord, ...]),
     )
 
 

@@ -86,9 +86,11 @@ def _of_adapters(facts: HostFacts, *, live: bool) -> Sequence[Finding]:
     One that cannot be asked is named on stderr.
     """
     from vllm_adapter.discovery import registry
+    from vllm_adapter.discovery.entry_files import unreadable
     from vllm_adapter.settings import Settings
     from vllm_adapter_doctor.findings.adapters import ask
     from vllm_adapter_doctor.findings.installed import findings as of_records
+    from vllm_adapter_doctor.findings.installed import of_packages
 
     records = registry.scan(Settings.from_environ())
     findings, failed = ask(records, facts)
@@ -97,7 +99,7 @@ def _of_adapters(facts: HostFacts, *, live: bool) -> Sequence[Finding]:
     if not live:
         return findings
     records = registry.remembered(registry.located(records, facts), facts)
-    return (*of_records(records), *findings)
+    return (*of_packages(unreadable()), *of_records(records), *findings)
 
 
 def _of_devices(facts: HostFacts, findings: Sequence[Finding], *, live: bool) -> Sequence[Finding]:

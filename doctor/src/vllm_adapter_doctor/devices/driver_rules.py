@@ -32,6 +32,7 @@ from vllm_adapter_doctor.vendor_data.driver_versions import begins_with, older, 
 
 TOO_OLD: Final = "VA1101"
 BELOW_FLOOR: Final = "VA1108"
+MINOR_VERSION: Final = "VA1105"
 _RUNTIMES: Final = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU runtime"}
 _MODULE_FILE: Final = "/sys/module/"
 
@@ -182,16 +183,24 @@ def _builds(
         build.pointer,
     )
     full = full_driver(build.version, build.kind)
-    if full is not None and is_older(driver, full):
+    if full is not None and is_older(driver, full) and not _serves_in_full(driver, build):
         yield Verdict(
             Outcome.NOTE,
             "ptx",
-            "",
+            MINOR_VERSION,
             f"the driver {driver.version} is older than {full}, which {build.name} came with: "
             "code that is compiled from PTX, and its newest features, may fail",
             driver.version,
             full,
+            evidence=_seen(driver),
         )
+
+
+def _serves_in_full(driver: Driver, build: _Build) -> bool:
+    """Whether its whole branch serves that runtime; a Windows driver's number tells too little."""
+    own = parse_version(cuda_of_driver(driver.version, build.kind))
+    asked = parse_version(build.version)
+    return driver.component == "windows" or bool(own and asked and not older(own, asked))
 
 
 def _build(

@@ -384,7 +384,7 @@ def _by_nodes(
 
 
 def _shared_nodes(paths: set[str], vendors: Iterable[str]) -> Iterator[str]:
-    """Control nodes that several vendors' drivers make, where no device of theirs is told of."""
+    """Control nodes that several vendors' drivers make, where no device of theirs is reported."""
     owners: dict[str, list[Vendor]] = {}
     for row in VENDORS.values():
         for path in row.control:

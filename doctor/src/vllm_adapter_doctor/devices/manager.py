@@ -118,15 +118,26 @@ class DeviceManager:
     outside: bool = False
     said: Mapping[str, Sequence[Verdict]] = field(default_factory=dict)
     inventory: Inventory = field(init=False)
+    _recognised: tuple[Recognised, ...] = field(init=False, repr=False)
+    _candidates: tuple[Candidate, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         found = inventory(self.facts)
         extra = tuple(_of_records(self.records, found)) if self.live else ()
         whole = Inventory((*found.devices, *extra), found.notes)
         object.__setattr__(self, "inventory", whole)
+        object.__setattr__(self, "_recognised", self._recognise())
+        object.__setattr__(self, "_candidates", self._judge())
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """Every device, with the reasons against it."""
+        """Every device, with the verdicts on it."""
+        return self._candidates
+
+    def recognised(self) -> tuple[Recognised, ...]:
+        """The devices of installed adapters with their descriptors."""
+        return self._recognised
+
+    def _judge(self) -> tuple[Candidate, ...]:
         records = {r.name: r for r in self.records if r.status is not Status.SHADOWED}
         context = Context(
             self.facts,
@@ -135,7 +146,7 @@ class DeviceManager:
             records,
             self.live,
             self.outside,
-            {one.device.id: one.capability for one in self.recognised() if one.capability},
+            {one.device.id: one.capability for one in self._recognised if one.capability},
             self.said,
         )
         return tuple(
@@ -148,8 +159,7 @@ class DeviceManager:
             for device in self.inventory.devices
         )
 
-    def recognised(self) -> tuple[Recognised, ...]:
-        """The devices of installed adapters with their descriptors."""
+    def _recognise(self) -> tuple[Recognised, ...]:
         found: list[Recognised] = []
         for record in self.records:
             manifest = record.manifest

@@ -78,7 +78,9 @@ def verdicts(device: Device, context: Context) -> tuple[Verdict, ...]:
         if rule in silent:
             continue
         for one in rule(device, context):
-            twice = rule is _said and any(one.code == known.code for known in found.values())
+            twice = rule is _said and any(
+                known.stops and one.code == known.code for known in found.values()
+            )
             if one.outcome not in (Outcome.OK, Outcome.UNKNOWN) and not twice:
                 found.setdefault(one.reason, one)
     return tuple(found.values())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from typing import Final
 
+from vllm_adapter.discovery.entry_files import AUTOLOAD, Unreadable
 from vllm_adapter.discovery.records import AdapterRecord, Status
 from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
 
 CODE: Final = "VA0401"
+PACKAGE_CODE: Final = "VA0403"
 _SEVERITIES: Final = {
     Status.BROKEN: Severity.ERROR,
     Status.INCOMPATIBLE: Severity.ERROR,
@@ -25,6 +28,24 @@ _CAUSES: Final = {
 def findings(records: Iterable[AdapterRecord]) -> tuple[Finding, ...]:
     """One for each record that can be used nowhere, as its files or its last probe have it."""
     return tuple(_finding(record) for record in records if record.status in _SEVERITIES)
+
+
+def of_packages(packages: Iterable[Unreadable]) -> tuple[Finding, ...]:
+    """One for each distribution, of whomever, that takes `import torch` down with it."""
+    return tuple(
+        Finding(
+            PACKAGE_CODE,
+            Severity.ERROR,
+            (Evidence(str(one), str(one.file)),),
+            f"the package {one.distribution} is damaged: `import torch`, vLLM and whatever else "
+            "lists entry points fail or hang in every program of this Python; the commands of "
+            "vllm-adapter import torch without that search, and go on",
+            f"run `pip install --force-reinstall {one.distribution}`, or remove "
+            f"{shlex.quote(str(one.file.parent))}; until then set {AUTOLOAD}=0 for your own "
+            "programs, of which vLLM will still fail",
+        )
+        for one in packages
+    )
 
 
 def _finding(record: AdapterRecord) -> Finding:

@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.errors import DeviceUnhealthy
+from vllm_adapter_doctor.devices.driver_rules import driver_verdicts
 from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager
 from vllm_adapter_doctor.devices.visible import Environment, environment_for
-from vllm_adapter_doctor.live.health import Reading, can_read, read_health
+from vllm_adapter_doctor.live.health import TIMEOUT_S, Reading, can_read, read_health
+from vllm_adapter_doctor.live.tools import ask_tools
 from vllm_adapter_doctor.serving.health import Used, findings, of_verdicts, refuses, sentence, used
 
 if TYPE_CHECKING:
@@ -98,7 +101,10 @@ class Start:
             taken = Used(taken.devices[self.skip :])
         known = {one.device.id: one for one in manager.candidates()}
         asked = [known[device.id] for device in taken.devices if device.id in known]
-        return manager, taken, [one for each in asked for one in _wrong(each)]
+        found = [_wrong(each) for each in asked]
+        if found and all(any(map(refuses, of_one)) for of_one in found):
+            taken = replace(taken, certain=True)  # whichever it opens cannot be used
+        return manager, taken, [one for of_one in found for one in of_one]
 
     def _wait(
         self, manager: DeviceManager, taken: Used, wrong: list[Finding], limit_s: float
@@ -153,15 +159,24 @@ def _refused(one: Finding, why: str = "") -> DeviceUnhealthy:
     return DeviceUnhealthy(f"{message}; {why}" if why else message, hint=one.action, code=one.code)
 
 
-def box(host: HostFacts, reading: Reading) -> HostFacts:
-    """The quick facts of this machine with what a reading and the environment say."""
+def box(host: HostFacts, reading: Reading, vendor: str) -> HostFacts:
+    """The quick facts of this machine with what a reading, files and the environment say."""
+    from vllm_adapter.hostfacts._tree import Tree
+    from vllm_adapter_doctor.live.drivers import read_drivers
     from vllm_adapter_doctor.live.packages import read_environment
 
-    return replace(
+    tree = Tree(Path("/"))
+    facts = replace(
         host,
         accelerators=reading.accelerators,
         environment=read_environment(os.environ),
+        drivers=read_drivers(tree, host.modules, os.environ),
     )
+    if not any(one.stops for one in driver_verdicts(vendor, facts)):
+        return facts
+    # its tool knows of a forward-compatibility package, which the files do not
+    told = ask_tools(tree, {vendor}, os.environ, timeout_s=TIMEOUT_S)
+    return replace(facts, drivers=(*facts.drivers, *told.drivers))
 
 
 def start_here(vendor: str, count: int | None, say: Callable[[str], None]) -> Start:
@@ -175,7 +190,7 @@ def start_here(vendor: str, count: int | None, say: Callable[[str], None]) -> St
     known = registry.remembered(registry.located(records, host), host)
 
     def manager(reading: Reading) -> DeviceManager:
-        return DeviceManager(box(host, reading), settings, known, live=True)
+        return DeviceManager(box(host, reading, vendor), settings, known, live=True)
 
     return Start(vendor, count, manager, say)
 

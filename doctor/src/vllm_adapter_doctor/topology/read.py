@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, LinkMatrix
 from vllm_adapter.hostfacts.known_vendors import VENDORS
@@ -43,13 +43,13 @@ def build(facts: HostFacts) -> Topology:
         tables = [matrix for matrix in matrices if matrix.vendor == vendor]
         peers = [m for m in facts.links if m.vendor == vendor and m.kind != "links"]
         rows = _rows(vendor, (tables or peers)[:1], box, prefix=len(vendors) > 1)
-        siblings = [device for _, _, device in rows]
-        cut = [label for label, _, device in rows if device.cpus_truncated]
+        siblings = [row.told for row in rows]
+        cut = [row.label for row in rows if row.told.cpus_truncated]
         if cut:
             notes.append(f"the CPU affinity of {span(cut)} is cut in the text: it is not used")
-        for label, _, device in rows:
-            places[label] = locate(device, siblings, facts)
-            devices.append(_device(label, device, places[label]))
+        for row in rows:
+            places[row.label] = locate(row.told, siblings, facts)
+            devices.append(TopoDevice(row.label, row.device, row.told.index, places[row.label]))
         for table in tables:
             notes += table.notes
             notes += _enter(table, rows, cells, wsl=is_wsl(facts))
@@ -79,14 +79,23 @@ def _usable(listed: Inventory) -> list[Device]:
     return found or list(listed.devices)
 
 
+class _Row(NamedTuple):
+    """Our label of a device, the tool's label, what the tool told with its number, the device."""
+
+    label: str
+    name: str
+    told: Accelerator
+    device: Device
+
+
 def _rows(
     vendor: str,
     tables: Sequence[LinkMatrix],
     box: Sequence[Device],
     *,
     prefix: bool,
-) -> list[tuple[str, str, Accelerator]]:
-    """(our label, the tool's label, the device) of each device of one vendor.
+) -> list[_Row]:
+    """Each device of one vendor.
 
     A table of links counts the devices where there is one, else the inventory does.
     """
@@ -94,23 +103,23 @@ def _rows(
     word = VENDORS[vendor].label if vendor in VENDORS else "GPU"
     start = f"{vendor} " if prefix else ""
     if not tables:
-        return [(f"{start}{word}{device.index}", "", _told(device)) for device in own]
+        return [_Row(f"{start}{word}{one.index}", "", _told(one), one) for one in own]
     table = tables[0]
     names = [name.replace(" ", "") for name in table.devices]
     if all(name.endswith("/0") for name in names):
         names = [name.removesuffix("/0") for name in names]  # cards of one tile
     rows = []
     for name, short, index in zip(table.devices, names, table.indices, strict=False):
-        device = _known(name, index, own)
-        told = _told(device) if device else Accelerator(vendor, index, table.source)
+        device = _known(name, index, own) or Device(vendor, index)
+        told = _told(device, table.source)
         shown = f"{word}{index}" if ":" in name else short
-        rows.append((start + shown, name, replace(told, index=index)))
+        rows.append(_Row(start + shown, name, replace(told, index=index), device))
     return rows
 
 
-def _told(device: Device) -> Accelerator:
+def _told(device: Device, source: str = "PCI") -> Accelerator:
     """What its tool reported of it, with what the inventory joined to that."""
-    told = device.told or Accelerator(device.vendor, device.index, "PCI")
+    told = device.told or Accelerator(device.vendor, device.index, source)
     return replace(
         told, index=device.index, name=device.name or told.name, bdf=device.bdf, uuid=device.uuid
     )
@@ -126,28 +135,10 @@ def _known(name: str, index: int, box: Sequence[Device]) -> Device | None:
     return found[0] if found else None
 
 
-def _device(label: str, device: Accelerator, place: Place) -> TopoDevice:
-    return TopoDevice(
-        label,
-        device.vendor,
-        device.index,
-        device.name,
-        device.bdf,
-        place.node,
-        place.how,
-        place.cpus,
-        device.memory_nodes,
-        place.outside_cpuset,
-        device.uuid,
-    )
-
-
-def _enter(
-    table: LinkMatrix, rows: Sequence[tuple[str, str, Accelerator]], cells: Cells, *, wsl: bool
-) -> Iterator[str]:
+def _enter(table: LinkMatrix, rows: Sequence[_Row], cells: Cells, *, wsl: bool) -> Iterator[str]:
     """Adds a table's cells to those of earlier ones; says where they contradict each other."""
-    by_name = {name: label for label, name, _ in rows}
-    by_index = {device.index: label for label, _, device in rows}
+    by_name = {row.name: row.label for row in rows}
+    by_index = {row.told.index: row.label for row in rows}
     label_of = {
         name: by_name.get(name) or by_index.get(index)
         for name, index in zip(table.devices, table.indices, strict=False)
@@ -174,7 +165,7 @@ def _enter(
 
 
 def _pairs(labels: Sequence[str], cells: Cells) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
-    """Every pair once; and a note where only one of the two directions was reported."""
+    """Every pair once; and a note where only one of the two ways was told."""
     pairs = []
     single = []
     for at, first in enumerate(labels):
@@ -212,9 +203,9 @@ def _strength(link: LinkClass) -> tuple[int, int, int]:
     return -link.kind, link.lanes or 0, -(link.hops or 0)
 
 
-def _nics(table: LinkMatrix, rows: Sequence[tuple[str, str, Accelerator]]) -> Iterator[Nic]:
+def _nics(table: LinkMatrix, rows: Sequence[_Row]) -> Iterator[Nic]:
     names = dict(table.nic_names)
-    by_name = {name: label for label, name, _ in rows}
+    by_name = {row.name: row.label for row in rows}
     kinds: dict[str, dict[str, LinkKind]] = {}
     for link in table.links:
         for device, nic in ((link.first, link.second), (link.second, link.first)):
@@ -265,11 +256,11 @@ def _notes(
     elif len(known) > 1 and nodes == {None} and not any(device.cpus for device in devices):
         if all(pair.link.kind is LinkKind.SYSTEM for pair in known):
             yield (
-                "every pair is SYS and no affinity was reported: WSL and virtual machines say so "
+                "every pair is SYS and no affinity was told: WSL and virtual machines say so "
                 "whatever the hardware, so it is no evidence"
             )
     if any(pair.link.kind is LinkKind.FABRIC and pair.link.hops is None for pair in pairs):
-        yield "fabric without distances: a table of weights would show which pairs are direct"
+        yield "fabric without distances: a table of weights would tell which pairs are direct"
     if any(pair.link.kind is LinkKind.SYSTEM for pair in pairs if _one_node(pair, devices)):
         yield "SYS is printed inside a NUMA node too: it says only that there is no fast path"
     several = _several_nodes(devices, pairs, (), facts)

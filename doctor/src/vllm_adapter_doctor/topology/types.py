@@ -5,31 +5,69 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.topology.link_kind import LinkClass
 from vllm_adapter_doctor.topology.numa_map import NumaMap, numactl_list
+from vllm_adapter_doctor.topology.place import Place
 
 
 @dataclass(frozen=True, slots=True)
 class TopoDevice:
-    """One device. `numa_node` is a node that has CPUs; `place` says how it is known, or why not.
+    """A device of the inventory under the name and the number that its table of links has for it.
 
-    `cpus` are those that a worker of this device
-    may be bound to: the node's, or the affinity that a tool printed whole; within the cpuset.
-    `memory_nodes` hold the device's own memory and have no CPUs. `outside_cpuset`: its node has
-    CPUs, and this process may use none of them.
+    `at` is where it is: its `place` says how that is known, or why not.
     """
 
     label: str
-    vendor: str
+    device: Device
     index: int
-    name: str | None = None
-    bdf: str | None = None
-    numa_node: int | None = None
-    place: str = ""
-    cpus: tuple[int, ...] = ()
-    memory_nodes: tuple[int, ...] = ()
-    outside_cpuset: bool = False
-    uuid: str | None = None
+    at: Place
+
+    @property
+    def vendor(self) -> str:
+        """The adapter's name."""
+        return self.device.vendor
+
+    @property
+    def name(self) -> str | None:
+        """The product's name."""
+        told = self.device.told
+        return self.device.name or (told.name if told else None)
+
+    @property
+    def bdf(self) -> str | None:
+        """Its bus address."""
+        return self.device.bdf
+
+    @property
+    def uuid(self) -> str | None:
+        """Its own id."""
+        return self.device.uuid
+
+    @property
+    def numa_node(self) -> int | None:
+        """The node that has CPUs."""
+        return self.at.node
+
+    @property
+    def place(self) -> str:
+        """How the node is known, or why it is not."""
+        return self.at.how
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """Those that a worker of this device may be bound to, within the cpuset."""
+        return self.at.cpus
+
+    @property
+    def outside_cpuset(self) -> bool:
+        """Whether its node has CPUs, and this process may use none of them."""
+        return self.at.outside_cpuset
+
+    @property
+    def memory_nodes(self) -> tuple[int, ...]:
+        """Nodes that hold the device's own memory and have no CPUs."""
+        return self.device.told.memory_nodes if self.device.told else ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""

@@ -22,6 +22,7 @@ import time
 from typing import Any
 
 from vllm_adapter.discovery.adapter import probe_command
+from vllm_adapter.discovery.entry_files import let_torch_be_imported
 from vllm_adapter.discovery.probe._guard import signalled, stand_guard
 from vllm_adapter.discovery.probe.probing import examine
 from vllm_adapter.discovery.records import AdapterRecord
@@ -40,6 +41,7 @@ def main() -> None:
     order = json.load(sys.stdin.buffer)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.path[:] = order["path"]
+    let_torch_be_imported()
     host = HostFacts.from_json(order["host"])
     for name in order["names"]:
         _send(channel, "begin", name)
@@ -63,6 +65,7 @@ def _by_hand(name: str) -> None:
     from vllm_adapter.settings import Settings
 
     records = scan(Settings.from_environ())
+    let_torch_be_imported()
     host = host_for(records)
     for record in located(records, host):
         if record.name == name and record.status is None:

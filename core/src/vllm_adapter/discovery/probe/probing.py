@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from vllm_adapter.c_abi.library import by_hand
 from vllm_adapter.contract.capability import Capability
+from vllm_adapter.contract.reading import plain
 from vllm_adapter.discovery.adapter import Adapter, library_command, one_line, probe_command
 from vllm_adapter.discovery.descriptors import choose, live_values, load_all, narrowed
 from vllm_adapter.discovery.library_devices import library_devices, library_file
@@ -86,7 +87,7 @@ def examine(record: AdapterRecord, host: HostFacts, *, limit_s: float = LIMIT_S)
         "reason": reason,
         "next_step": next_step,
         "evidence": evidence,
-        "devices": [device.to_json() for device in devices],
+        "devices": plain(tuple(devices)),
         "hung": hung,
     }
 
@@ -210,7 +211,7 @@ def _device(
 ) -> DeviceRecord:
     chosen = choose(described, narrowed(host, facts.pci, facts.seen), facts.arch)
     torch_name = "cpu" if kind == "cpu" else f"{kind}:{index}"
-    live = _plain(adapter.record, adapter.call("describe", device=torch_name, host=host))
+    live = _json_values(adapter.record, adapter.call("describe", device=torch_name, host=host))
     if not live and chosen is not None and facts.seen is not None:
         live = live_values(
             chosen,
@@ -230,7 +231,7 @@ def _device(
     return device
 
 
-def _plain(record: AdapterRecord, live: Any) -> dict[str, Any]:
+def _json_values(record: AdapterRecord, live: Any) -> dict[str, Any]:
     """What `describe` gave, as JSON values."""
     try:
         plain = json.loads(json.dumps({} if live is None else live, allow_nan=False))

@@ -79,19 +79,27 @@ def refuse_foreign() -> None:
     """Looks whether anybody else registered something for one of our operators.
 
     torch takes a kernel for our overload from whoever loads a library of our namespace; it would
-    run in place of the adapter's that is named.
+    run in place of the adapter's that is named. An overload that we did not define counts, too: it
+    has, or would take, the name of one of an adapter's.
 
     Raises:
         AdapterError: what was registered, and who did it.
     """
-    registrations.refuse(registrations.foreign(_schemas, _FILE))
+    ours = {name.partition(".")[0] for name in _schemas}
+    found = [name for name in _in_namespace() if name.partition(".")[0] in ours]
+    registrations.refuse(registrations.foreign(found, _FILE))
 
 
 def foreign() -> list[registrations.Foreign]:
     """What others registered in our namespace, operators of their own included."""
+    return registrations.foreign(_in_namespace(), _FILE)
+
+
+def _in_namespace() -> list[str]:
+    """Every operator of our namespace that torch knows, whoever defined it."""
     names = torch._C._dispatch_get_all_op_names()
     ours = sorted(name for name in names if name.startswith(f"{NAMESPACE}::"))
-    return registrations.foreign([name.partition("::")[2] for name in ours], _FILE)
+    return [name.partition("::")[2] for name in ours]
 
 
 def dispatch_key(device_type: str) -> str:

@@ -73,10 +73,11 @@ def device_key(device: torch.device | str) -> str:
 
 
 def load(dotted: str, who: str) -> Any:
-    """The object at `module:name`, or the adapter's library's implementation at `library:name`.
+    """The function at `module:name`, or the adapter's library's implementation at `library:name`.
 
     Raises:
-        AdapterError: it cannot be imported; names the adapter, the line and the original fault.
+        AdapterError: it cannot be imported, or is no function; names the adapter, the line and
+            the original fault.
     """
     if dotted.startswith(LIBRARY):
         return clib.kernel(dotted, who)
@@ -91,6 +92,12 @@ def load(dotted: str, who: str) -> Any:
             f"{one_line(error)}{place(error)}",
             hint=f"`vllm-adapter validate {who}` checks every path of its descriptors",
         ) from error
+    if not callable(found):
+        raise AdapterError(
+            f"adapter {who} names {dotted}, which is no function but of type "
+            f"{type(found).__name__}",
+            hint=f"`vllm-adapter validate {who}` checks every path of its descriptors",
+        )
     return found
 
 

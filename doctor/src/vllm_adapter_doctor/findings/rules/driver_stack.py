@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import Driver
+from vllm_adapter_doctor.devices.driver_rules import MINOR_VERSION, driver_verdicts
 from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box, quoted
 from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.rule import Data, Hit
-from vllm_adapter_doctor.findings.rules._cuda_driver import driver_of, runtime_of
+from vllm_adapter_doctor.findings.rules._cuda_driver import VENDOR, runtime_of
 from vllm_adapter_doctor.vendor_data.driver_tables import (
     cuda_of_driver,
-    full_driver,
     is_older,
-    minimum_driver,
 )
 from vllm_adapter_doctor.vendor_data.driver_versions import older, parse_version
 
@@ -35,24 +34,19 @@ _UNKNOWN_CUDA: Final = r"Driver Version: \d\S*\s+CUDA Version: (?:ERR!|N/A)"
 
 def minor_version(box: Box, _: Data) -> Iterator[Hit]:
     """CUDA works on a driver that is older than the toolkit's own: good, with a reservation."""
-    driver, runtime, torch = driver_of(box), runtime_of(box), box.facts.torch
-    if not (driver and runtime and torch and torch.available):
+    torch, runtime = box.facts.torch, runtime_of(box)
+    said = driver_verdicts(VENDOR, box.facts)
+    one = next((verdict for verdict in said if verdict.code == MINOR_VERSION), None)
+    if one is None or one.got is None or torch is None or not torch.available:
         return
-    full, minimum = full_driver(runtime), minimum_driver(runtime)
-    if full and minimum and is_older(driver, full):
-        if is_older(driver, minimum) or driver.component == "windows":
-            return
-        serves, asked = cuda_of_driver(driver.version), parse_version(runtime)
-        own = parse_version(serves) if serves else None
-        if own and asked and not older(own, asked):
-            return  # the branch serves this CUDA version in full
-        yield Hit(
-            [
-                Evidence(f"driver {driver.version} (CUDA {serves})", driver.source),
-                Evidence(f"torch built with CUDA {runtime}, available", "host facts"),
-            ],
-            {"driver": driver.version, "runtime": runtime, "full": full},
-        )
+    serves = cuda_of_driver(one.got)
+    yield Hit(
+        [
+            *(Evidence(f"{seen.text} (CUDA {serves})", seen.source) for seen in one.evidence),
+            Evidence(f"torch built with CUDA {runtime}, available", "host facts"),
+        ],
+        {"driver": one.got, "runtime": runtime or "", "full": one.need or ""},
+    )
 
 
 def without_cuda(box: Box, _: Data) -> Iterator[Hit]:

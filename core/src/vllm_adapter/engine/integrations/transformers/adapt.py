@@ -28,7 +28,9 @@ from vllm_adapter.engine.integrations.transformers.bert import EncoderSteps
 from vllm_adapter.engine.integrations.transformers.cache import PackedStep, PagedCache
 from vllm_adapter.engine.integrations.transformers.decoder import Family
 from vllm_adapter.engine.integrations.transformers.decoding import DecoderSteps
+from vllm_adapter.engine.integrations.transformers.gradients import Asked
 from vllm_adapter.engine.integrations.transformers.guard import (
+    Placed,
     Retired,
     StepCheck,
     guard_model,
@@ -139,8 +141,10 @@ def adapt(
         raise InputError(
             f"max_kv_blocks is {max_kv_blocks}", hint="give at least 1, or None for no bound"
         )
-    if adapted_of(model) is not None:
-        raise UnsupportedModel("the model is adapted already", hint="call unadapt(model) first")
+    if (part := _adapted_part(model)) is not None:
+        raise UnsupportedModel(
+            f"{part} is adapted already", hint="call unadapt() first, with what was adapted"
+        )
     watch = _check_served(model, base)
     opened = open_device(device, settings=settings) if isinstance(device, str) else device
     origin = model.device
@@ -192,8 +196,18 @@ def unadapt(model: Any) -> None:
 
 def adapted_of(model: Any) -> Adapted | None:
     """What `adapt` made of the model, or None."""
-    found: Adapted | None = model.__dict__.get(ATTRIBUTE)
+    found: Adapted | None = getattr(model, "__dict__", {}).get(ATTRIBUTE)
     return found
+
+
+def _adapted_part(model: Any) -> str | None:
+    """What of the model is ours already, in words: the model, or a part of it; else None."""
+    if adapted_of(model) is not None:
+        return "the model"
+    # A whole model over an adapted base, the base of an adapted whole, or a shared layer.
+    parts = model.named_modules() if isinstance(model, torch.nn.Module) else ()
+    found = next((path for path, part in parts if isinstance(part, Placed)), None)
+    return None if found is None else f"a part of the model ({found})"
 
 
 def _check_served(model: Any, base: Any) -> Watch:
@@ -271,4 +285,5 @@ def _guard(
     check.places += places_of(base, places)
     adapted.steps.check = check
     retired = Retired([original for _, _, original in adapted._restore])
-    adapted._undo += [retired.restore, guard_model(model, base)]
+    asked = [Asked.of(part, adapted._restore) for part in dict.fromkeys((model, base))]
+    adapted._undo += [retired.restore, guard_model(model, base), *(one.install() for one in asked)]

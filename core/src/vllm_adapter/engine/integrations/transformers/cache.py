@@ -32,7 +32,15 @@ class PackedStep(Packing):
     """Keeps the blocks taken for as long as the step is in use."""
 
 
-class PagedCache(Cache):  # type: ignore[misc]  # transformers ships no types
+class _NoCopy:
+    """A copy would share blocks with the original, and write over its tokens."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refused: copies and pickles."""
+        _refuse("copying or pickling it")
+
+
+class PagedCache(_NoCopy, Cache):  # type: ignore[misc]  # transformers ships no types
     """The KV cache of one batch. Its blocks go back to the pool when it is collected."""
 
     def __init__(self, kv: PagedKVCache, rows: int) -> None:
@@ -119,7 +127,7 @@ class PagedCache(Cache):  # type: ignore[misc]  # transformers ships no types
         _refuse("selecting from the cache's batch")
 
 
-class _PagedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
+class _PagedLayer(_NoCopy, CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
     """One layer as transformers asks about it; the tokens are in `PagedKVCache.layers`."""
 
     is_sliding = False

@@ -93,8 +93,27 @@ for _name in HOOKS:
     setattr(Sealed, _name, _refusing(_name))
 
 
+class NotThere(UnsupportedModel, AttributeError):
+    """What is asked of a module of ours was the replaced module's; `hasattr` is just False."""
+
+
 class Placed(Sealed):
     """Goes before `torch.nn.Module` in the bases of our modules that stand in a model."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Torch's; what is in no table of its own is not there.
+
+        Raises:
+            NotThere: always, of public names.
+        """
+        try:
+            return super().__getattr__(name)  # type: ignore[misc]  # of torch.nn.Module
+        except AttributeError:
+            if name.startswith("_"):
+                raise
+        raise NotThere(
+            f"{name} is not there while the model is adapted: {_what(self)} has it not", hint=HINT
+        )
 
 
 class PlacedLinear(Placed, Linear):
@@ -235,11 +254,17 @@ class StepCheck:
             refuse("a change of the attention in the configuration")
         for parent, name, module in self.places:
             if parent._modules.get(name) is not module:
-                refuse(f"another module at {name} of {type(parent).__name__}")
+                refuse(f"another module at {_path(base, parent, name)}")
         if next(reversed(base._forward_pre_hooks)) != self.hook:
             refuse("a forward pre-hook on the base model that was registered after adapt()")
         if "forward" in vars(base):
             refuse("another forward of the base model")
+
+
+def _path(base: Any, parent: torch.nn.Module, name: str) -> str:
+    """Where a part is: "layers.1 of the LlamaModel"."""
+    above = next((path for path, module in base.named_modules() if module is parent), "")
+    return f"{above}.{name} of the {type(base).__name__}".removeprefix(".")
 
 
 def _what(module: Any) -> str:

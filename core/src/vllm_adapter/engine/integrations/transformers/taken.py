@@ -29,10 +29,14 @@ def cache_argument(model: Any) -> str:
     Raises:
         UnsupportedModel: none of the names that we know.
     """
-    parameters = inspect.signature(model.forward).parameters
+    # The class's own: a wrapper on the instance tells nothing of its arguments, and the witnesses
+    # show whether it hands them on.
+    kind: Any = model if isinstance(model, type) else type(model)
+    parameters = inspect.signature(kind.forward).parameters
     found = next((name for name in CACHE_NAMES if name in parameters), None)
     if found is None:
-        raise _not_taken(f"{type(model).__name__} has no argument {' or '.join(CACHE_NAMES)}")
+        names = " or ".join(CACHE_NAMES)
+        raise _not_taken(f"the forward of {type(model).__name__} has no argument {names}")
     return found
 
 

@@ -1,0 +1,36 @@
+"""The mutants are those of the first run, and each is one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.static
+def test_kernels_are_as_frozen():
+    lines = (HERE / "frozen.sha256").read_text("utf-8").splitlines()
+    frozen = {name: digest for digest, name in (line.split() for line in lines)}
+    found = {
+        file.relative_to(HERE).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in (HERE / "vllm_adapter_mutant").glob("*.py")
+    }
+    assert found == frozen
+
+
+@pytest.mark.slow
+@pytest.mark.device
+def test_each_mutant_differs_and_each_right_kernel_does_not():
+    done = subprocess.run(
+        [sys.executable, str(HERE / "differs.py")],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

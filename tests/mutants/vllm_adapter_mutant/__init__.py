@@ -1,0 +1,1 @@
+"""An adapter with one kernel in the place of the CPU's: `run.py` says which."""
