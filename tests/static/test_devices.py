@@ -261,7 +261,7 @@ def test_two_of_eight_that_a_job_was_given():
     here = nodes("/dev/nvidia3", "/dev/nvidia5", "/dev/nvidiactl")
     choice = manager(*mine, pci=bus, nodes=here, live=True, records=CUDA_OK).choose()
     assert chosen(choice) == ["cuda:0", "cuda:1"] and len(choice.rejected) == 6
-    assert all("/dev/nvidia* is not here" in why for why in reasons(choice).values())
+    assert all("/dev/nvidia* does not exist here" in why for why in reasons(choice).values())
 
 
 def test_some_nodes_and_nothing_that_tells_whose():

@@ -338,7 +338,7 @@ def how_to_serve(vendor: str) -> str:
         return command or ""
     if row.plugin:
         return f"use {row.name}'s own vLLM plug-in, {row.plugin.package}: {row.plugin.install}"
-    return f"ask {row.name} for its own vLLM: no vLLM plug-in of this vendor is known"
+    return f"ask {row.name} for its own vLLM: no plug-in of this vendor is known"
 
 
 def not_served(vendor: str) -> str:
