@@ -86,7 +86,7 @@ def test_each_fault_is_refused_with_its_sentence(faulty, fault, sentence):
 def test_a_library_that_hangs_is_given_up(faulty, fault, when):
     message, hint = refusal(faulty(fault), limit_s=2)
     assert f"a child process gave no answer within 2 s when the library was {when}" in message
-    assert "_clib_child" in hint
+    assert "_library_child" in hint
 
 
 def test_the_command_in_the_hint_shows_the_crash(faulty):

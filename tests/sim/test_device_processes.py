@@ -71,7 +71,7 @@ def test_what_enable_refuses(run):
         """
         library = Library(Path(PATH))
         for name in ("cpu", "cuda", "xpu", "mtia", "hip", "meta", "Sim", "sim2", "", "a-b"):
-            assert "cannot be the name" in refused(name, library), name
+            assert refused(name, library).startswith("the torch device type of "), name
         backend = enable("sim", library)
         assert enable("sim", library) is backend is enable("sim", Library(Path(PATH)))
         assert "use another process" in refused("npu", library)

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from vllm_adapter.c_abi.library import Library
 from vllm_adapter.contract.manifest import check_type_spelling
+from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter.engine.kept import kept
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
 from vllm_adapter.engine.runtime.device_from_clib.module import device_module
@@ -67,9 +68,12 @@ def enable(name: str, library: Library, settings: Settings | None = None) -> Bac
         backend = Backend(name, library, settings.fallback)
         module = device_module(backend)
         if former is None:
-            torch.utils.backend_registration._setup_privateuseone_for_python_backend(
-                name, backend_module=module
-            )
+            try:
+                torch.utils.backend_registration._setup_privateuseone_for_python_backend(
+                    name, backend_module=module
+                )
+            except RuntimeError as error:  # of a device type that torch has no module for: hip
+                raise _unfit(library, f"is {name!r}: {one_line(error)}") from error
         else:
             _take_over(former, module)
         register(backend)
