@@ -114,7 +114,7 @@ ALTERED = {
     "another order of layers": (lambda m: setattr(parts(m)[0], "layer_idx", 0), "layer_idx of"),
     "a child more": (
         lambda m: parts(m)[1].add_module("more", torch.nn.Identity()),
-        "is a module that the stock model has not",
+        "is a module that the stock model does not have",
     ),
     "a parameter more": (
         lambda m: parts(m)[2].register_parameter("lora", torch.nn.Parameter(torch.zeros(1))),

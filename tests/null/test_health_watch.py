@@ -124,7 +124,7 @@ def test_a_lost_device_of_which_nobody_knows_the_use_is_told_once(path):
     new, lost = watch.observe(read_health("cuda"))
     assert lost is None
     assert not watch.suspicious
-    assert "[VA1701]; whether the server uses it is not told" in new[0]
+    assert "[VA1701]; it is not known whether the server uses it" in new[0]
     assert watch.observe(read_health("cuda")) == ([], None)
 
 

@@ -1,4 +1,4 @@
-"""`vllm-adapter serve` on a device whose tool tells of faults: a fake adapter, tool and vLLM."""
+"""`vllm-adapter serve` on a device whose tool reports faults: a fake adapter, tool and vLLM."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def test_a_pods_groups_are_numbers_or_said_to_be_unknown():
     nodes = (node("/dev/kfd", 109), node("/dev/dri/renderD128", 44))
     asked = order(*some("rocm", 1), nodes=nodes)
     assert pod(asked, "i")[0]["spec"]["securityContext"] == {"supplementalGroups": [44, 109]}
-    assert any("not told" in note for note in pod_notes(order(*some("rocm", 1))))
+    assert any("not in the report" in note for note in pod_notes(order(*some("rocm", 1))))
 
 
 def test_a_vendor_without_a_recipe_is_said():

@@ -261,7 +261,7 @@ def test_two_of_eight_that_a_job_was_given():
     here = nodes("/dev/nvidia3", "/dev/nvidia5", "/dev/nvidiactl")
     choice = manager(*mine, pci=bus, nodes=here, live=True, records=CUDA_OK).choose()
     assert chosen(choice) == ["cuda:0", "cuda:1"] and len(choice.rejected) == 6
-    assert all("/dev/nvidia* is not here" in why for why in reasons(choice).values())
+    assert all("/dev/nvidia* does not exist here" in why for why in reasons(choice).values())
 
 
 def test_some_nodes_and_nothing_that_tells_whose():
@@ -365,6 +365,6 @@ def test_kinds_of_unknown_memory_are_said_to_be():
     other = Accelerator("rocm", 0, "rocm-smi")
     bare = Accelerator("cuda", 0, "nvidia-smi")
     choice = manager(other, bare).choose()
-    assert chosen(choice) == ["rocm:0"] and "nothing tells their memory" in choice.sentence
+    assert chosen(choice) == ["rocm:0"] and "nothing reports their memory" in choice.sentence
     more = manager(other, bare, Accelerator("cuda", 1, "nvidia-smi")).choose()
     assert chosen(more) == ["cuda:0", "cuda:1"] and "of which there are most" in more.sentence

@@ -224,7 +224,7 @@ def test_wait_looks_again_less_and_less_often():
     assert box.now == 1 + 2 + 4 + 8
     first, last = box.said
     assert first.startswith("waiting up to 300 s: cuda device 0")
-    assert last == "in order after 15 s"
+    assert last == "healthy after 15 s"
 
 
 def test_wait_ends_at_its_limit():

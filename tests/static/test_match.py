@@ -293,7 +293,7 @@ REPORT = HostFacts(
 
 
 def test_a_vendors_tool_is_evidence_where_no_bus_is_known():
-    assert match([NVIDIA], REPORT) == Match(("nvidia-smi tells of a device of NVIDIA",))
+    assert match([NVIDIA], REPORT) == Match(("nvidia-smi lists a device of NVIDIA",))
     assert match([{"pci_vendor": "1002"}], REPORT) is None
     assert match([{**NVIDIA, "machine": ["x86_64"]}], REPORT) is None
 

@@ -123,7 +123,7 @@ def test_a_stranger_with_broken_metadata_hides_nobody(site, seen):
     records = {r.name: r for r in seen("prints", "y")}
     assert records["prints"].status is None
     assert records["y"].status is Status.BROKEN
-    assert "a line of it is not NAME = VALUE" in records["y"].reason
+    assert "one of its lines is not NAME = VALUE" in records["y"].reason
 
 
 def test_a_finder_that_raises_breaks_its_adapter_alone(site, seen, monkeypatch):

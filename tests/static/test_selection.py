@@ -133,7 +133,7 @@ def test_a_tie_is_explained_and_va_adapters_decides_it():
     tied = choose([CUDA, twin], settings(), CUDA_BUILD)
     assert (tied.adapter, tied.platform) == (None, None)
     assert tied.reason == (
-        "cuda and twin are equally good, and nobody says which; decide with "
+        "cuda and twin are equally good, and no setting names one; decide with "
         "`export VA_ADAPTERS=cuda` or `export VA_ADAPTERS=twin`"
     )
     assert tied.tied == ("cuda", "twin")
@@ -310,7 +310,7 @@ def test_a_file_that_cannot_be_used_is_made_anew_with_a_warning(made, tmp_path, 
     given = settings(SELECTION=str(file))
     chosen, (warning,) = shared_selection(given)
     assert str(file) in warning
-    assert warning.endswith("the selection is made anew")
+    assert warning.endswith("a new selection is made")
     assert shared_selection(given) == (chosen, ())
     assert len(made) == 1
 

@@ -368,7 +368,7 @@ NODES = numa(range(8), range(8, 16))
         ({"numa_nodes": (3, 4), "memory_nodes": (2,)}, {}, None, "nodes 3-4 are no single"),
         ({"numa_nodes": (0, 2)}, {"numa": NODES}, 0, "the tool's NUMA column"),
         ({}, {"numa": numa(range(4))}, 0, "the only node"),
-        ({}, {}, None, "nothing tells"),
+        ({}, {}, None, "not reported"),
     ],
 )
 def test_where_a_device_is(

@@ -140,7 +140,7 @@ def test_operators_that_fail_are_left_to_vllm_or_refused_by_policy(vllm, monkeyp
 
 
 def test_warnings_of_the_selection_are_said_once(vllm, capsys):
-    vllm(CHOSEN, warnings=("s.json is torn; the selection is made anew",))
+    vllm(CHOSEN, warnings=("s.json is torn; a new selection is made",))
     vllm_plugin.platform()
     vllm_plugin.platform()
     assert capsys.readouterr().err.count("warning: s.json is torn") == 1

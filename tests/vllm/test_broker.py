@@ -61,8 +61,8 @@ def test_with_a_broken_and_a_second_adapter_vllm_starts_and_the_reason_is_printe
     assert answer(tied) == ["CpuPlatform", "CPU", "cpu"]
     first, *each = said(tied)
     assert first == (
-        "warning: steps aside, vLLM stays as it is: cpu and mutants are equally good, and nobody "
-        "says which; decide with `export VA_ADAPTERS=cpu` or `export VA_ADAPTERS=mutants`"
+        "warning: steps aside, vLLM stays as it is: cpu and mutants are equally good, and no "
+        "setting names one; decide with `export VA_ADAPTERS=cpu` or `export VA_ADAPTERS=mutants`"
     )
     assert any("table of devices is empty" in line for line in each)
     assert any("segfaults (broken)" in line for line in each)

@@ -165,7 +165,7 @@ def _value(answer: Any, key: str) -> Any:
 
 
 def _whole(value: Any) -> int | None:
-    """A number that was told; "N/A" and the like is none."""
+    """A number that was reported; "N/A" and the like is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 

@@ -1,4 +1,4 @@
-"""How a failure is told: the same words in pytest's report, in certify and in repro.py."""
+"""How a failure is reported: the same words in pytest's report, in certify and in repro.py."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ class _Linear(torch.nn.Module):
         self.run, self.out = binding.run, out
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [tokens, in] -> [tokens, out]."""
         result: torch.Tensor = self.run(x, self.weight, None, self.out)
         return result
 
@@ -66,6 +67,10 @@ class _Layer(torch.nn.Module):
         table: torch.Tensor,
         step: Step,
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """x, residual: [tokens, hidden] -> the same two after the layer.
+
+        cache: two of [blocks, block_size, kv_heads, head_size]; table: [positions, head_size].
+        """
         if residual is None:
             normed, residual = self.norm(x, self.weights[0], EPS), x
         else:
@@ -107,6 +112,10 @@ class Decoder(torch.nn.Module):
         self.table = bench.put(table.to(getattr(torch, shape.dtype)))
 
     def forward(self, x: torch.Tensor, caches: Caches, step: Step) -> Any:
+        """x: [tokens, hidden] -> (x, residual), each [tokens, hidden].
+
+        caches: for each layer two of [blocks, block_size, kv_heads, head_size].
+        """
         residual = None
         for layer, cache in zip(self.layers, caches, strict=True):
             x, residual = layer(x, residual, cache, self.table, step)

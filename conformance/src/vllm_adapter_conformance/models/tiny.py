@@ -89,7 +89,10 @@ def _sizes(shape: ModelShape) -> dict[str, Any]:
 
 
 def padded(seed: int, *, left: bool) -> dict[str, torch.Tensor]:
-    """Rows of `LENGTHS` tokens, padded at one side: `input_ids` and `attention_mask`."""
+    """Rows of `LENGTHS` tokens, padded at one side: `input_ids` and `attention_mask`.
+
+    Both: int64 [rows, longest length].
+    """
     width = max(LENGTHS)
     ids = Draw(seed, "prompts").integers(3, VOCABULARY, len(LENGTHS), width)
     real = torch.arange(width) < torch.tensor(LENGTHS)[:, None]
@@ -150,7 +153,10 @@ def hidden_states(model: Any, given: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def share(ours: torch.Tensor, reference: torch.Tensor, truth: torch.Tensor) -> float:
-    """Ours' distance from the truth, as a share of `TIMES` the reference's own."""
+    """Ours' distance from the truth, as a share of `TIMES` the reference's own.
+
+    ours, reference, truth: [...], one shape; compared in float64.
+    """
     allowed = TIMES * _distance(reference, truth)
     found = _distance(ours, truth) / allowed
     return found if math.isfinite(found) else math.inf

@@ -68,6 +68,8 @@ def dispatched() -> Iterator[list[str]]:
 def distance(where: str, got: torch.Tensor, want: torch.Tensor) -> float:
     """The largest difference, in roundings of the largest value.
 
+    got, want: [...], one shape; compared in float64 on the host.
+
     Raises:
         Failure: more than `CLOSE`, or not a number.
     """

@@ -18,12 +18,18 @@ class Draw:
         self._generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
     def normal(self, *shape: int, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
-        """Values of a normal distribution, rounded to the dtype."""
+        """Values of a normal distribution, rounded to the dtype.
+
+        Gives [*shape], on the host.
+        """
         values = torch.randn(*shape, generator=self._generator, dtype=torch.float64)
         return (values * scale).to(dtype)
 
     def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
-        """int64 values of [low, high)."""
+        """int64 values of [low, high).
+
+        Gives int64 [*shape], on the host.
+        """
         return torch.randint(low, high, shape, generator=self._generator)
 
     def permutation(self, count: int) -> torch.Tensor:
@@ -39,5 +45,8 @@ def torch_dtype(facts: Facts) -> torch.dtype:
 
 
 def columns(put: Put, wide: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-    """A view of some columns of a wider tensor: not contiguous, on the device too."""
+    """A view of some columns of a wider tensor: not contiguous, on the device too.
+
+    wide: [..., width] -> [..., stop - start].
+    """
     return put(wide)[..., start:stop]

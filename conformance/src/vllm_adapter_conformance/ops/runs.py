@@ -66,6 +66,7 @@ def make_call(bench: Bench, spec: OpSpec, sample: Sample) -> Call:
     bases: list[torch.Tensor] = []
 
     def put(tensor: torch.Tensor) -> torch.Tensor:
+        """tensor: [...] on the host -> [...] on the device, of its own memory."""
         bases.append(bench.put(tensor))
         return bases[-1]
 
@@ -177,7 +178,10 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one shape and dtype hold the same bytes; NaN is itself."""
+    """Whether two tensors of one shape and dtype hold the same bytes; NaN is itself.
+
+    one, other: [...], any layout.
+    """
     return bool((_bytes(one) == _bytes(other)).all())
 
 
@@ -249,7 +253,10 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _change(now: torch.Tensor, held: torch.Tensor) -> list[int]:
-    """Index of the first element that changed."""
+    """Index of the first element that changed.
+
+    now, held: [...], one shape and dtype; the index has one number a dimension.
+    """
     size = now.element_size()
     first = int((_bytes(now) != _bytes(held)).long().argmax()) // size
     return [int(i) for i in torch.unravel_index(torch.tensor(first), now.shape)]

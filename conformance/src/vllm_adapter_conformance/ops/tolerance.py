@@ -37,6 +37,8 @@ class Comparison:
 def compare(got: torch.Tensor, want: Expected, terms: int) -> Comparison:
     """Holds one output (any device, the case's dtype) against the float64 reference.
 
+    got: [...], of the case's dtype; want.value: float64 [...] on the host.
+
     A NaN or infinity where the reference has none, or the reverse, has an infinite share; so has
     another shape.
     """

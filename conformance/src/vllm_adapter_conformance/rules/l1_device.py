@@ -101,7 +101,7 @@ def check_index(bench: Bench, case: Case) -> None:
 
 @rule(
     "L1.memory.capacity",
-    summary="the runtime tells its memory: total above zero, free within it, unified as declared",
+    summary="the reported memory is right: total above zero, free within it, unified as declared",
     why="The KV cache is sized by these figures, on the machine and not in the datasheet. A free "
     "figure above the total overcommits; a wrong `unified` counts the host's memory twice.",
     cases=once,

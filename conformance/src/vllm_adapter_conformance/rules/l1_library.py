@@ -147,7 +147,7 @@ def check_capacity(bench: Bench, case: Case) -> Observation:
 
 @rule(
     "L1.library.fork",
-    summary="after a fork the child is told so, and gets nothing from the library",
+    summary="after a fork the child gets an error that says so, and nothing from the library",
     why="A driver's handles do not survive a fork: the child's work goes nowhere, or into the "
     "parent's queues. vLLM and loaders start workers; those that fork must get a sentence. "
     "Remember the process that opened the device; in_bad_fork() is not 0 in another one, and "

@@ -1,1 +1,1 @@
-"""vLLM's two entry points: which adapter serves, told once to all processes."""
+"""vLLM's two entry points: which adapter serves, decided once for all processes."""

@@ -92,7 +92,7 @@ def _selection() -> Selection | None:
 
 
 def forget() -> None:
-    """Has this process choose anew; what its children were told of stays in the environment."""
+    """Has this process choose anew; what its children inherited stays in the environment."""
     _selection.cache_clear()
 
 

@@ -39,7 +39,7 @@ _NATIVE: Final[Mapping[str, str]] = {
 _ANY_MACHINE: Final = frozenset({"machine", "os"})
 """Keys of a manifest's `match` that speak of no device."""
 _PCI_LINE: Final = re.compile(r"PCI \S+ is ([0-9a-f]{4}):")
-"""How evidence tells of a PCI function, with its vendor."""
+"""How evidence names a PCI function, with its vendor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def _best(
         equal = [r.name for r in left if keys[r.name] == keys[first.name]]
         tie = f"{' and '.join(equal)} are equally good"
         ways = " or ".join(f"`export VA_ADAPTERS={name}`" for name in equal)
-        reason = f"{tie}, and nobody says which; decide with {ways}"
+        reason = f"{tie}, and no setting names one; decide with {ways}"
         return None, reason, {_key(r): tie for r in left}, tuple(equal)
     words = (
         "it is an accelerator",

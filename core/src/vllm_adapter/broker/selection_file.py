@@ -47,7 +47,7 @@ def shared_selection(settings: Settings) -> tuple[Selection, tuple[str, ...]]:
             if os.environ.get(MARK) == str(file):
                 return _fitting(kept, file, settings), ()
         except InputError as error:
-            warnings.append(f"{error.message}; the selection is made anew")
+            warnings.append(f"{error.message}; a new selection is made")
     chosen = selection.select(settings)
     try:
         _write(chosen, _new_file() if file is None else file.absolute())

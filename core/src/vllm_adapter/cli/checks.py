@@ -231,7 +231,7 @@ def _lost_sources(raw: Mapping[str, Any], origin: str) -> Iterator[SchemaFault]:
 
 
 def _twins(raw: Mapping[str, Any]) -> Iterator[SchemaFault]:
-    """Kernels of one operator are overloads, told apart by `variant`."""
+    """Kernels of one operator are overloads, distinguished by `variant`."""
     for name, entries in raw.get("operators", {}).items():
         seen: dict[Any, str] = {}
         for i, entry in enumerate(entries if isinstance(entries, list) else []):

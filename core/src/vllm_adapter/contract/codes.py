@@ -47,7 +47,7 @@ class Code:
             f"- {cause}{'' if seen else ' (no real report has fired this rule)'}\n"
             for cause, seen in self.causes
         )
-        told = f"\nCauses that the doctor tells apart:\n{causes}" if causes else ""
+        told = f"\nCauses that the doctor distinguishes:\n{causes}" if causes else ""
         return (
             f"{self.code}  {self.title}\n\n{symptom}{self.meaning}\n\n"
             f"What to do: {self.action}\n{told}"

@@ -35,4 +35,4 @@ def points_in(text: str, group: str) -> list[tuple[str, str]]:
             (point.name, point.value) for point in _Read(text).entry_points.select(group=group)
         ]
     except Exception:  # the parser has no error of its own for a line without "="
-        raise OSError(errno.EINVAL, "a line of it is not NAME = VALUE") from None
+        raise OSError(errno.EINVAL, "one of its lines is not NAME = VALUE") from None

@@ -21,7 +21,7 @@ def library_file(manifest: Manifest, settings: Settings) -> Path | None:
 
 
 def library_devices(vendor: str, devices: Sequence[DeviceInfo]) -> list[Accelerator]:
-    """One accelerator for each device that a library tells of. `vendor` is the adapter's name."""
+    """One accelerator for each device that a library reports. `vendor` is the adapter's name."""
     return [
         Accelerator(
             vendor=vendor,

@@ -46,7 +46,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One device, as one source told of it."""
+    """One device, as one source reported it."""
 
     vendor: str
     """Who made the silicon, by `known_vendors`' adapter names ("cuda", "rocm", "xpu", "ascend",
@@ -54,7 +54,7 @@ class Accelerator:
     index: int
     """Its number in the source's own numbering."""
     source: str
-    """What told of it: "nvidia-smi", "npu-smi info", "torch", "lspci"."""
+    """What reported it: "nvidia-smi", "npu-smi info", "torch", "lspci"."""
     name: str | None = None
     """What the source calls it, such as "NVIDIA H200"."""
     logical: int | None = None

@@ -193,19 +193,19 @@ class HostFacts:
     python: str | None = None
     """Python's version."""
     torch: TorchBuild | None = None
-    """Null where torch is not installed, or nothing tells."""
+    """Null where torch is not installed, or nothing reports it."""
     unknown: tuple[tuple[str, str], ...] = ()
     """(field, where) pairs: ("memory.total_bytes", "/proc/meminfo: MemTotal")."""
     numa: tuple[NumaNode, ...] = ()
     """Sorted by id."""
     accelerators: tuple[Accelerator, ...] = ()
-    """Devices, as tools, drivers or torch told of them."""
+    """Devices, as tools, drivers or torch reported them."""
     drivers: tuple[Driver, ...] = ()
     """Versions of drivers, firmware and toolkits, and where each was read."""
     links: tuple[LinkMatrix, ...] = ()
     """Tables of links between devices."""
     vllm: VllmFacts | None = None
-    """The installed vLLM; null where there is none, or nothing tells."""
+    """The installed vLLM; null where there is none, or nothing reports it."""
     packages: tuple[tuple[str, str], ...] = ()
     """(name, version) of installed Python packages that matter."""
     environment: tuple[tuple[str, str], ...] = ()
@@ -241,7 +241,7 @@ class HostFacts:
         return next((place for name, place in self.unknown if name == field), None)
 
     def driver(self, component: str) -> Driver | None:
-        """The driver or toolkit of that name; None if nothing told of it."""
+        """The driver or toolkit of that name; None if nothing reported it."""
         return next((one for one in self.drivers if one.component == component), None)
 
     def package(self, name: str) -> str | None:
@@ -249,5 +249,5 @@ class HostFacts:
         return next((version for found, version in self.packages if found == name), None)
 
     def variable(self, name: str) -> str | None:
-        """The value of an environment variable; None where it is not set, or not told of."""
+        """The value of an environment variable; None where it is not set, or not reported."""
         return next((value for found, value in self.environment if found == name), None)

@@ -1,7 +1,7 @@
 """Vendors whose accelerators we know: how each is recognised, named, seen and hidden.
 
 What differs between vendors is data: one JSON file each in the distribution vllm-adapter-vendors,
-with its sources. A field that nobody told is None, and users of this table then say so. A new
+with its sources. A field that no source states is None, and users of this table then say so. A new
 vendor is one more file; no code asks which vendor it is. Rows are named tuples, since `list`
 imports this module, and dataclasses of as many fields would cost it ten milliseconds.
 """
@@ -35,11 +35,11 @@ class Visible(NamedTuple):
 
     `read` are the variables that the vendor's stack reads, in that order; `set` those to be set,
     of which "{numbers}" stands for the devices; `unset` must not be set beside them. `numbers` are
-    the inventory's ("index"), the driver's ("physical"), or such as only the runtime tells
-    ("logical"): where they are not told, `unknown` says how to learn them. `order` is (variable,
-    value, who counts) where the runtime counts devices in another order unless told not to.
+    the inventory's ("index"), the driver's ("physical"), or known to the runtime alone
+    ("logical"): if not reported, `unknown` says how to learn them. `order` is (variable,
+    value, who counts) where the runtime counts devices in another order by default.
     `instances` are notes for parts of a device, which go by UUID and one a process: where no UUID
-    is told, and where there are several. `mixed` is a note for boxes with an integrated GPU.
+    is reported, and where there are several. `mixed` is a note for boxes with an integrated GPU.
     """
 
     read: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Visible(NamedTuple):
 
 
 class Integrated(NamedTuple):
-    """How a vendor's GPU inside a processor is told from its cards.
+    """How a vendor's GPU inside a processor is distinguished from its cards.
 
     `bus`: all on this bus are; `devices`: PCI ids, of which a star leaves the end open.
     """
@@ -338,7 +338,7 @@ def how_to_serve(vendor: str) -> str:
         return command or ""
     if row.plugin:
         return f"use {row.name}'s own vLLM plug-in, {row.plugin.package}: {row.plugin.install}"
-    return f"ask {row.name} for its own vLLM: no plug-in of it is known here"
+    return f"ask {row.name} for its own vLLM: no plug-in of this vendor is known"
 
 
 def not_served(vendor: str) -> str:

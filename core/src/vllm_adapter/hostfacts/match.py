@@ -112,7 +112,7 @@ def _hold(entry: Mapping[str, Any], host: HostFacts) -> _Entry:
     for key in entry:
         if key not in pci:
             if told and key == "device_node" and host.report and not host.nodes:
-                continue  # a tool that tells of the device has opened its node
+                continue  # a tool that lists the device has opened its node
             keys.append(_TESTS[key](_values(entry[key]), host))
     return _Entry(tuple(keys), devices if pci else ())
 
@@ -130,7 +130,7 @@ def _told_without_bus(pci: Mapping[str, tuple[str, ...]], host: HostFacts) -> _K
     if not seen:
         return None
     sources = dict.fromkeys((one.source, names[one.vendor]) for one in seen)
-    return _Key(True, tuple(f"{source} tells of a device of {name}" for source, name in sources))
+    return _Key(True, tuple(f"{source} lists a device of {name}" for source, name in sources))
 
 
 def _values(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -229,7 +229,7 @@ def _accelerator_key(
     what: str, values: tuple[str, ...], seen: Sequence[str], found: Sequence[str]
 ) -> _Key:
     evidence = tuple(f"an accelerator's {what} is {value}" for value in dict.fromkeys(found))
-    told = f"seen: {', '.join(dict.fromkeys(seen))}" if seen else f"no {what} was told"
+    told = f"seen: {', '.join(dict.fromkeys(seen))}" if seen else f"no {what} was reported"
     return _Key(bool(found), evidence, f"an accelerator of {what} {' or '.join(values)} ({told})")
 
 

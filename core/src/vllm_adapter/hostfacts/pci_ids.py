@@ -1,4 +1,4 @@
-"""Device codes of PCI ids, for texts and boxes where only the bus tells of a device.
+"""Device codes of PCI ids, for texts and boxes where only the bus reports a device.
 
 An Ascend id names a family of bins, and a Gaudi id no revision, so those have no code. Sources are
 in the vendors' files.

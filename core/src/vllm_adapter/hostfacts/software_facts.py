@@ -20,7 +20,7 @@ class TorchBuild:
     xpu: str | None = None
     """The SYCL compiler's version that it was built with."""
     archs: tuple[str, ...] = ()
-    """The device codes that it holds ("sm_90", "gfx942"), where they were told."""
+    """The device codes that it holds ("sm_90", "gfx942"), where they were reported."""
     available: bool | None = None
     """What torch itself said of an accelerator; null where nobody asked it, as where a plug-in
     brings a device that `torch.cuda` does not know of."""

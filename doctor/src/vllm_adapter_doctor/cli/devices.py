@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=int,
             default=0,
             metavar="BYTES",
-            help=f"the size of {what} in the wanted dtype: what a downgrade makes of it is said",
+            help=f"the size of {what} in the wanted dtype, to see it after a downgrade",
         )
 
 

@@ -83,7 +83,7 @@ def _print(seen: Seen, findings: tuple[Finding, ...]) -> None:
         print(f"vLLM takes {winner}, device type {clean(replay['active'].get('device_type'))}")
     kind = "" if comparison.exact else ", the nearest release that there is a snapshot of"
     print(
-        f"hooks: {comparison.checked} signatures held against vLLM {comparison.release}{kind}: "
+        f"hooks: {comparison.checked} signatures compared with vLLM {comparison.release}{kind}: "
         f"{len(comparison.drift)} differ"
     )
     print_findings(findings)

@@ -131,7 +131,7 @@ def _title(topology: Topology) -> str:
 
 def _frame_title(domain: Domain) -> str:
     if domain.complete is None:
-        return f"{domain.fabric}, distances not told"
+        return f"{domain.fabric}, distances not reported"
     what = domain.sentence.partition(", ")[2].partition(";")[0]
     if not domain.complete:
         return f"{domain.fabric}: {what}"

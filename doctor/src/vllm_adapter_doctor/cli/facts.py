@@ -12,7 +12,7 @@ HELP: Final = "print all facts of this machine, or of a pasted report, as JSON"
 EXAMPLE: Final = """\
 example:
   vllm-adapter facts > box.json              this machine: files, drivers, the vendors' tools
-  vllm-adapter facts --report paste.txt      what a pasted report tells
+  vllm-adapter facts --report paste.txt      what a pasted report says
   vllm-adapter topology --report box.json    such a file on another machine
 
 Secrets, host and user names, home folders, serial numbers and network addresses are left out.

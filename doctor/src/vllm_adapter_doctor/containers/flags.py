@@ -129,8 +129,8 @@ def notes(order: Order, engine: str) -> tuple[str, ...]:
     guessed = [one.id for one in order.devices if not one.nodes]
     if guessed and any("{n}" in item.value for item in order.recipe.items) and engine != "k8s":
         found.append(
-            f"no device nodes are told of {', '.join(guessed)}: compare the numbers above with "
-            f"`ls {VENDORS[order.vendor].numbered[0].format(n='*')}`"
+            f"the report lists no device nodes of {', '.join(guessed)}: compare the numbers above "
+            f"with `ls {VENDORS[order.vendor].numbered[0].format(n='*')}`"
         )
     if engine == "podman" and any(item.kind == "group" for item in order.recipe.items):
         found.append("rootless podman keeps your own groups with --group-add keep-groups instead")

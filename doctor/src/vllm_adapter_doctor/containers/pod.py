@@ -81,7 +81,7 @@ def pod_notes(order: Order) -> tuple[str, ...]:
     if any(item.kind == "group" for item in order.recipe.items) and not _groups(order):
         found.append(
             "a container that does not run as root needs supplementalGroups: the numbers "
-            "of the groups of /dev/kfd and /dev/dri/renderD*, which are not told"
+            "of the groups of /dev/kfd and /dev/dri/renderD*, which are not in the report"
         )
     return tuple(found)
 

@@ -48,7 +48,7 @@ def code_verdicts(arch: str | None, host: HostFacts, vendor: str = "") -> Iterat
                 "build",
                 "",
                 f"AMD's matrix of ROCm {torch.hip if torch else ''} does not list {arch}: it may "
-                "work, and nobody promises it",
+                "work, and AMD does not support it",
                 arch,
                 ", ".join(targets),
                 "/identity/arch",

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 
 class Named(Protocol):
-    """A device as far as its code can be told by it."""
+    """A device as far as its code can be known from it."""
 
     @property
     def vendor(self) -> str:

@@ -114,7 +114,7 @@ def _by_descriptor(capability: Capability, host: HostFacts) -> Iterator[Verdict]
             Outcome.UNKNOWN,
             "driver",
             "",
-            f"no version of the driver {component} was told, which does not make it too old{why}",
+            f"no version of the driver {component} was reported: its age is unknown{why}",
         )
         return
     for i, blocked in enumerate(rules.get("blocked", ())):
@@ -289,7 +289,7 @@ def _tested(tested: Sequence[str], driver: Driver, build: _Build) -> Verdict:
         outcome, reason = (
             Outcome.UNKNOWN,
             f"the kernel module says {driver.version}, which is no release of the driver package: "
-            f"it cannot be held against what the vendor lists for {build.name} ({listed})",
+            f"it cannot be compared with what the vendor lists for {build.name} ({listed})",
         )
     elif any(begins_with(driver.version, first) for first in tested):
         outcome, reason = (

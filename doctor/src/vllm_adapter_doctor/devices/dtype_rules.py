@@ -31,7 +31,7 @@ def dtype_verdicts(
                     Outcome.UNKNOWN,
                     feature,
                     "",
-                    f"{feature} needs the driver {rule['below']} or newer, and none was told",
+                    f"{feature} needs the driver {rule['below']} or newer, and none was reported",
                     None,
                     rule["below"],
                     at,

@@ -162,7 +162,7 @@ def _device(one: Accelerator) -> Device:
         driver=one.driver,
         visible=True if torch else None,
         told=one,
-        evidence=(f"{one.source} tells of it, number {one.index} there",),
+        evidence=(f"{one.source} lists it as number {one.index}",),
     )
 
 
@@ -298,11 +298,13 @@ def _with_torch(
             return devices
         notes.append(
             f"torch sees {count} of {len(discrete)} {title} devices{f' ({names})' * bool(names)}; "
-            "which these are is not told: compare UUIDs or bus addresses, not rows"
+            "the report does not say which: compare UUIDs or bus addresses, not rows"
         )
         return devices
     if count > len(discrete):
-        notes.append(f"torch sees {count} {title} devices, and only {len(discrete)} are told of")
+        notes.append(
+            f"torch sees {count} {title} devices, and the tools list only {len(discrete)}"
+        )
         return devices
     kinds = {(one.name, one.arch, one.memory_total_bytes) for one in seen}
     if len(kinds) != 1:
@@ -382,7 +384,7 @@ def _by_nodes(
 
 
 def _shared_nodes(paths: set[str], vendors: Iterable[str]) -> Iterator[str]:
-    """Control nodes that several vendors' drivers make, where no device of theirs is told of."""
+    """Control nodes that several vendors' drivers make, where no device of theirs is reported."""
     owners: dict[str, list[Vendor]] = {}
     for row in VENDORS.values():
         for path in row.control:
@@ -399,7 +401,7 @@ def _shared_nodes(paths: set[str], vendors: Iterable[str]) -> Iterator[str]:
         whose = " or ".join(f"{row.name}'s" for row in rows)
         if own:
             whose = f"{own[0][0].name}'s, for {own[0][1]} is there"
-        yield f"{path} is there, and nothing tells of a device behind it: {whose}"
+        yield f"{path} exists, but nothing reports a device behind it: {whose}"
 
 
 def _completed(

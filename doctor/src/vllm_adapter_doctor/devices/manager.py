@@ -234,7 +234,7 @@ def _of_records(records: Sequence[AdapterRecord], found: Inventory) -> Iterable[
             continue
         if not found.of(record.name):
             for one in record.devices:
-                said = (f"adapter {record.name} tells of {one.torch}",)
+                said = (f"adapter {record.name} reports {one.torch}",)
                 yield Device(record.name, one.index, name=one.name, arch=one.arch, evidence=said)
 
 
@@ -312,7 +312,7 @@ def _why(best: list[Candidate], groups: list[list[Candidate]]) -> str:
         return ", the kind with the most memory in all"
     if len(best) > max(len(group) for group in groups if group is not best):
         return ", the kind of which there are most"
-    return ", the first of several kinds; nothing tells their memory, so name one with --role"
+    return ", the first of several kinds; nothing reports their memory, so name one with --role"
 
 
 def _torch_notes(chosen: Sequence[Candidate], facts: HostFacts) -> list[str]:

@@ -118,7 +118,8 @@ def _role(request: RoleRequest, candidates: Sequence[Candidate], manager: Device
     if unknown:
         known = ", ".join(one.device.id for one in candidates) or "none"
         raise InputError(
-            f"the role {request.name} names {request.adapter}:{unknown[0]}, which is not here",
+            f"the role {request.name} names {request.adapter}:{unknown[0]}, which is not "
+            "among the devices",
             hint=f"the devices are: {known}",
         )
     chosen = tuple(here[index] for index in request.indices)

@@ -222,15 +222,15 @@ def _no_node(device: Device, context: Context) -> Iterator[Verdict]:
         if some and not told and len(missing) == 1:
             yield _refuse(
                 "nodes",
-                f"{len(some)} of the host's devices are passed through, and nothing tells which",
+                f"{len(some)} of the host's devices are passed through, and nothing says which",
                 f"run `{row.tool}`, or `vllm-adapter devices` where that tool is",
             )
             return
         if missing:
             yield _refuse(
                 "nodes",
-                f"present on the host, but {', '.join(missing)} is not here: not passed through, "
-                "or its driver is not loaded",
+                f"present on the host, but {', '.join(missing)} does not exist here: "
+                "not passed through, or its driver is not loaded",
                 through,
                 "VA1401",
             )

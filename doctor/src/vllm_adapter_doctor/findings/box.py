@@ -44,7 +44,7 @@ class Box:
 
     @cached_property
     def builds(self) -> frozenset[str]:
-        """What the installed torch is built for, as far as it is told: "cuda", "cpu", ..."""
+        """What the installed torch is built for, as far as it is reported: "cuda", "cpu", ..."""
         torch = self.facts.torch
         if torch is None:
             return frozenset()

@@ -63,7 +63,7 @@ _WORDS: Final[Mapping[str, Callable[[Box, str], bool]]] = {
     "environment": Box.runs_in,
     # a Python package is installed
     "package": lambda box, name: box.facts.package(name) is not None,
-    # a driver or toolkit is told of, by its component
+    # a driver or toolkit is reported, by its component
     "driver": lambda box, name: box.facts.driver(name) is not None,
     # a variable has this value: "NAME=value"
     "variable": lambda box, pair: (

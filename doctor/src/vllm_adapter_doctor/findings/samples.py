@@ -21,7 +21,7 @@ _INTRODUCED: Final = re.compile(
     re.IGNORECASE,
 )
 _OWN: Final = re.compile(r"\b(?:I|we|my|our|me|us)\b", re.IGNORECASE)
-"""The sentence tells of somebody's own machine."""
+"""The sentence describes one reporter's own machine."""
 _REPORTER: Final = re.compile(
     r"\bI(?:'m|'ve| am| have| get| got| see| saw| run| ran| try| tried| use| used| can| could"
     r"| start| started| install| installed| follow| followed| think)\b"

@@ -80,7 +80,7 @@ def _by_reader(reader: Reader, environ: Mapping[str, str], timeout_s: float) -> 
     said = parse(ended.output, reader.vendor, reader.module)
     fault = ended.fault or next(iter(said.wrong), None)
     if fault or not said.accelerators:
-        fault = fault or said.fault or "it tells of no device"
+        fault = fault or said.fault or "it lists no device"
         return Reading((), said.source, f"{said.source}: {fault}", _hangs(ended))
     return Reading(said.accelerators, said.source)
 
@@ -106,7 +106,7 @@ def _by_tool(vendor: str, tree: Tree, environ: Mapping[str, str], timeout_s: flo
         ]
         if found:
             return Reading(found, program)
-        said = faults[0] if faults else f"{program} tells of no device"
+        said = faults[0] if faults else f"{program} lists no device"
         return Reading((), program, said, any(map(_hangs, ended)))
     return Reading(fault="; ".join(missing))
 

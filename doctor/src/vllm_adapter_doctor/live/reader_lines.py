@@ -1,4 +1,4 @@
-"""The lines that a health reader prints: their fields, told once, and how they are read.
+"""The lines that a health reader prints: their fields, declared once, and how they are read.
 
 A reader is a module of an adapter that is run as a program (`live.readers`). It prints JSON
 objects, one a line, of three kinds: a device (it has `index`), a version (`component`), or a

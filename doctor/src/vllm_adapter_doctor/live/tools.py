@@ -140,7 +140,7 @@ def ask_tools(
 def _known(
     read: Sequence[Accelerator], told: HostFacts, seen: Collection[str]
 ) -> tuple[Accelerator, ...]:
-    """The readers' devices that a tool told of as that vendor's, or all where no tool told of any.
+    """The readers' devices that a tool listed as that vendor's, or all where no tool listed any.
 
     Other makers have libraries of a vendor's name too: theirs complete nothing of that vendor's.
     """

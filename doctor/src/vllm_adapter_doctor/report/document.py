@@ -95,6 +95,6 @@ def refuse_other_documents(text: str) -> None:
             ) from None
         return  # whole, with another text after it
     raise InputError(
-        f"this is a {begin[1]}, a file of this project, and tells nothing of a machine",
+        f"this is a {begin[1]}, a file of this project, and describes no machine",
         hint="give a tool's output, or the file that `vllm-adapter facts` wrote",
     )

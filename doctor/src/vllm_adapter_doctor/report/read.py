@@ -130,7 +130,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def parse_report(raw: bytes | str) -> HostFacts:
-    """The facts in a text. What nothing tells stays unknown; nothing known is no error.
+    """The facts in a text. What nothing reports stays unknown; nothing known is no error.
 
     Raises:
         InputError: JSON in the form of host facts with a value that is none, cut facts, or

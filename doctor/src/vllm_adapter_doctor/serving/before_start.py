@@ -54,7 +54,7 @@ class Ready:
 
 @dataclass
 class Start:
-    """One start: whose devices, how many (None: not told), and how its questions are asked.
+    """One start: whose devices, how many (None: not known), and how its questions are asked.
 
     The first `skip` of the devices are not opened. `manager` gives the box's devices with what a
     reading says of them. `say` takes sentences.
@@ -116,7 +116,7 @@ class Start:
             delay = min(2 * delay, _LONGEST_DELAY_S)
             manager, taken, wrong = self._look()
         if not wrong:
-            self.say(f"in order after {self.clock() - began:.0f} s")
+            self.say(f"healthy after {self.clock() - began:.0f} s")
         return manager, taken, wrong
 
     def _others(self, manager: DeviceManager, taken: Used, wrong: list[Finding]) -> Ready:
@@ -129,7 +129,7 @@ class Start:
         ]
         chosen = [one.device for one in _alike(good)[:count]]
         if self.count is None or len(chosen) < count:
-            few = f"{len(chosen)} of {count} devices that are needed are in order"
+            few = f"{len(chosen)} of {count} needed devices are healthy"
             unknown = "the server's flags do not say how many devices it needs"
             raise _refused(wrong[0], unknown if self.count is None else few)
         environment = environment_for(chosen, siblings)

@@ -41,7 +41,7 @@ _TAKEN_SHARE: Final = 0.10
 class Used:
     """The devices that a program will open, in its own order.
 
-    Not `certain`: it opens some of these, and which is not told.
+    Not `certain`: it opens some of these, and which is not known.
     """
 
     devices: tuple[Device, ...] = ()
@@ -95,7 +95,7 @@ def _named(item: str, siblings: Sequence[Device], plain: bool) -> Device | None:
 
 
 def said_of(device: Device, accelerators: Sequence[Accelerator]) -> Accelerator | None:
-    """What a later reading says of a device; None if it does not tell of it."""
+    """What a later reading says of a device; None if it does not list it."""
     key = device.told or Accelerator(
         device.vendor, device.index, "inventory", bdf=device.bdf, uuid=device.uuid
     )
@@ -106,7 +106,7 @@ def findings(one: Accelerator, *, own: Collection[int] = (), idle: bool = False)
     """What is wrong with a device, the worst first.
 
     `own` are process ids that may hold it. With `idle` nothing of ours has opened it yet, so that
-    memory in use is another program's even where no process is told of.
+    memory in use is another program's even where no process is reported.
     """
     others = tuple(p for p in one.processes if p.pid not in own)
     theirs = sum(p.memory_bytes or 0 for p in others)

@@ -100,11 +100,13 @@ class Watch:
                 state.gone = True
                 if self.used.certain:
                     return new, lost
-                new.append(f"{lost}; whether the server uses it is not told, and it is let be")
+                new.append(
+                    f"{lost}; it is not known whether the server uses it, so the server goes on"
+                )
         return new, None
 
     def _absent(self, device: Device, state: _State) -> str | None:
-        """The loss of a device that was told of and is not any more, while its siblings are."""
+        """The loss of a device that was reported and is not any more, while its siblings are."""
         state.missed += 1
         if not state.seen or state.missed < MISSED_READINGS:
             return None

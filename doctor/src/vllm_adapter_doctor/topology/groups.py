@@ -53,7 +53,7 @@ def _domain(group: tuple[str, ...], pairs: Sequence[Pair]) -> Domain:
         text += " or ".join(words) if len(words) < 4 else "direct"
     elif len(fast) == len(inner) and not any((pair.link.hops or 0) > 1 for pair in fast):
         complete = None
-        text += "how many links lie between two of them is not told"
+        text += "the report does not say how many links lie between two of them"
     else:
         complete = False
         text += f"{len(direct)} of {len(inner)} pairs have a direct link"

@@ -60,7 +60,7 @@ def numa_maps(
         own = [device for device in devices if device.vendor == vendor]
         whole = _map(vendor, own, facts, alone=len(vendors) == 1)
         if whole.flags and not several_nodes and set(whole.nodes) == {0}:
-            text = "every device is on node 0, and nothing tells of another: nothing to bind"
+            text = "every device is on node 0, and no other node is reported: nothing to bind"
             whole = NumaMap(vendor, whole.devices, text)
         maps.append(whole)
     return tuple(maps)
@@ -104,8 +104,8 @@ def _why_not(devices: Sequence[TopoDevice], facts: HostFacts, *, alone: bool) ->
     seen = facts.torch.visible_devices if facts.torch and alone else None
     if seen is not None and seen > 0 and seen != len(devices):
         return (
-            f"no binding: torch sees {seen} devices and the tools {len(devices)}; which of them "
-            "is which is not told: match them by UUID or bus address"
+            f"no binding: torch sees {seen} devices and the tools {len(devices)}; the "
+            "report does not say which is which: match them by UUID or bus address"
         )
     for device in devices:
         if device.outside_cpuset:

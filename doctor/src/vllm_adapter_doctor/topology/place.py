@@ -14,7 +14,7 @@ from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
 from vllm_adapter_doctor.topology.numa_map import numactl_list
 
 _COLUMN = "the tool's NUMA column"
-_SYSFS = "numa_node under /sys/bus/pci/devices would tell"
+_SYSFS = "numa_node under /sys/bus/pci/devices would show it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _why_unknown(device: Accelerator, facts: HostFacts) -> str:
         return "its CPUs are known, their node is not: add `lscpu` or `numactl -H`"
     if device.cpus:
         return f"its CPUs are of several nodes; {_SYSFS}"
-    return f"nothing tells; {_SYSFS}"
+    return f"not reported; {_SYSFS}"
 
 
 def _near(device: Accelerator, node: int | None, facts: HostFacts) -> set[int]:

@@ -118,7 +118,7 @@ def _rows(
 
 
 def _told(device: Device, source: str = "PCI") -> Accelerator:
-    """What its tool told of it, with what the inventory joined to that."""
+    """What its tool reported of it, with what the inventory joined to that."""
     told = device.told or Accelerator(device.vendor, device.index, source)
     return replace(
         told, index=device.index, name=device.name or told.name, bdf=device.bdf, uuid=device.uuid

@@ -1,4 +1,4 @@
-"""Product names of PCI ids, for boxes where nothing but the bus tells of a device.
+"""Product names of PCI ids, for boxes where only the bus reports a device.
 
 Only what a reader of a table needs. An id that is not here has no name, which is no fault. Sources
 are in the vendors' files.

@@ -100,7 +100,10 @@ def _poison_unseen(
     contexts: Sequence[int],
     window: int,
 ) -> None:
-    """NaN in every slot that no query sees: one that is read shows in the result."""
+    """NaN in every slot that no query sees: one that is read shows in the result.
+
+    caches: [2, blocks, block_size, kv_heads, head_size]; lengths and window in tokens.
+    """
     block = caches.shape[2]
     seen = torch.zeros(caches.shape[1] * block, dtype=torch.bool)
     for blocks, length, context in zip(table, queries, contexts, strict=True):

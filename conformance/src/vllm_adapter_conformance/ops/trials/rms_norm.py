@@ -26,7 +26,10 @@ ROWS: Final[Sequence[tuple[str, tuple[int, ...], float, bool]]] = (
 
 
 def expected(x: torch.Tensor, weight: torch.Tensor, eps: float) -> Expected:
-    """The norm of float64 rows. All terms of its sum are positive: errors stay relative."""
+    """The norm of float64 rows. All terms of its sum are positive: errors stay relative.
+
+    x: float64 [..., hidden], weight: float64 [hidden] -> [..., hidden].
+    """
     value = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
     return Expected(value, value.abs())
 

@@ -86,7 +86,7 @@ class AddRMSNorm(torch.nn.Module):
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(norm of x + residual, x + residual)."""
+        """x, residual: [tokens, hidden] -> (norm of x + residual, x + residual), both alike."""
         normed, total = self._run(x, residual, self.weight, self.eps)
         return normed, total
 
@@ -187,6 +187,8 @@ def providers_of(module: torch.nn.Module) -> dict[str, tuple[str, ...]]:
 
 def merge(linears: Sequence[torch.nn.Linear]) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Weights (and biases) of linears of one input, joined along the outputs.
+
+    Weights: [out_i, in] -> [sum of out_i, in]; biases: [out_i] -> [sum of out_i].
 
     The linears' own parameters become views of the joined ones: both use the same memory.
     """

@@ -63,7 +63,10 @@ class Binding:
         return tuple(dict.fromkeys(describe(c) for c in self.picks.values()))
 
     def prepare_weights(self, weight: torch.Tensor) -> torch.Tensor:
-        """The weight as the winner wants it: the load moment."""
+        """The weight as the winner wants it: the load moment.
+
+        weight: [out, in] as checkpoints have it; the result is the kernel's own layout.
+        """
         return weight if self._prepare is None else self._prepare(weight)
 
     def plan(self, step: Step) -> None:

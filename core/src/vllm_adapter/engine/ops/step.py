@@ -75,6 +75,7 @@ def make_step(
     def put(
         values: list[int] | list[list[int]] | tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
+        """values: [batch], [tokens] or [batch, width] on the host -> the same on the device."""
         return torch.tensor(values, dtype=dtype).to(device)
 
     return Step(

@@ -52,6 +52,8 @@ class Allocation:
     ) -> torch.Tensor:
         """A contiguous tensor over the bytes from `offset` on; it shares the memory.
 
+        Gives [*shape] of `dtype`; `offset` is in bytes.
+
         Raises:
             OutOfBounds: the tensor would leave the allocation.
         """
@@ -209,7 +211,7 @@ class RuntimeAdapter(ABC):
             DeviceError: this runtime cannot tell.
         """
         raise DeviceError(
-            f"{type(self).__name__} cannot tell the memory of device {device_id}",
+            f"{type(self).__name__} cannot report the memory of device {device_id}",
             hint="the runtime has to override query_memory_capacity",
         )
 

@@ -117,7 +117,7 @@ def for_every_runtime(box: Box, _: Data) -> Iterator[Hit]:
 
 
 def unreachable(box: Box, _: Data) -> Iterator[Hit]:
-    """No driver at all. The same CUDA error also means an old driver: told apart by evidence."""
+    """No driver at all. The same CUDA error also means an old driver; evidence decides."""
     missing = [
         quoted(line)
         for line, _ in box.told(_NO_LIBCUDA, ("libcuda.so", "libnvidia-ml.so"))

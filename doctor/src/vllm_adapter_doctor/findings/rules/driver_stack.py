@@ -83,7 +83,7 @@ def _releases(box: Box) -> tuple[Driver, Driver] | None:
 
 
 def two_releases(box: Box, _: Data) -> Iterator[Hit]:
-    """The kernel's own word against the library's: one finding, and which is older if told."""
+    """The kernel's own word against the library's: one finding, and which is older if reported."""
     said = [quoted(line) for line, _ in box.told(_MISMATCH, _MISMATCH_WORDS)]
     both = _releases(box)
     if both is not None:

@@ -60,7 +60,7 @@ def other_silicon(box: Box, data: Data) -> Iterator[Hit]:
     for vendor, (name, face) in data["faces"].items():
         if vendor in vendors:
             one = vendors[vendor]
-            said = f"{one.name or name}, told by {one.source}"
+            said = f"{one.name or name}, reported by {one.source}"
             yield Hit(
                 box.evidence(re.escape(one.name), said) if one.name else [Evidence(said, "facts")],
                 {"name": name, "face": face, "adapter": vendor},

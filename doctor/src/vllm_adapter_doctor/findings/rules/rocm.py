@@ -11,7 +11,7 @@ from vllm_adapter_doctor.vendor_data.driver_versions import parse_version
 
 
 def driver_window(box: Box, _: Data) -> Iterator[Hit]:
-    """Pairs that are outside of AMD's window by any reading of their numbers.
+    """Pairs that are outside of AMD's window however their numbers are read.
 
     A driver's number may be the package's or the module's own, so that most cannot be held
     against ROCm's: up to ROCm 6.3 the window is two releases, later about a year.

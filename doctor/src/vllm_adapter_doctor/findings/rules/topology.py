@@ -128,7 +128,7 @@ def unknown_node(box: Box, data: Data) -> Iterator[Hit]:
     yield Hit(
         [Evidence(f"{one.label}: {one.place}", _sources(box)) for one in without[:5]],
         {"devices": labels},
-        "a gap" if known else "none told",
+        "a gap" if known else "none reported",
     )
 
 

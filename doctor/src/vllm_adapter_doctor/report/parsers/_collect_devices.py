@@ -31,7 +31,7 @@ def cuda_devices(
     """The devices under "GPU models and configuration".
 
     A list of "GPU n" is `nvidia-smi -L`, all devices of the machine. A single name without a
-    number is what a ROCm torch says of its first device. A device whose maker nothing tells is
+    number is what a ROCm torch says of its first device. A device whose vendor nothing reports is
     left out.
     """
     head = next((field for field in fields if field.key == "GPU models and configuration"), None)

@@ -53,7 +53,7 @@ def maker_of_text(text: str, kind: str) -> tuple[str, str] | None:
 
 
 def in_processor(adapter: str, name: str, bdf: str | None) -> bool | None:
-    """Whether a graphics device is part of the processor; None where nothing tells."""
+    """Whether a graphics device is part of the processor; None where nothing reports it."""
     if adapter not in _CARDS:
         return False
     card, part, slot = _CARDS[adapter]

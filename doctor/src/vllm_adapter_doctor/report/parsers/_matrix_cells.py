@@ -1,7 +1,7 @@
 """One row of a link matrix: its cells, and the columns behind them.
 
 Nothing here trusts positions of a header: pasting moves it, and blanks get lost. What cannot be
-told apart is left out.
+distinguished is left out.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def _plugins() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def by_plugin(text: str) -> bool:
-    """Whether a device is told of that torch reaches otherwise than by `torch.cuda`.
+    """Whether a device is reported that torch reaches otherwise than by `torch.cuda`.
 
     `torch.cuda` then says False, which is no fault.
     """

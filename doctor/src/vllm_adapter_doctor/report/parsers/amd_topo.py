@@ -105,7 +105,7 @@ def _rocm_json(text: str) -> list[_Said]:
         if pair[0] != pair[1]:
             one.cell(kinds[kind.lower()], pair, value.strip().upper())
     one.labels.sort(key=one.indices.__getitem__)
-    for cells in one.cells.values():  # each pair is told once
+    for cells in one.cells.values():  # each pair is listed once
         for (first, second), value in list(cells.items()):
             cells.setdefault((second, first), value)
     return [one] if one.labels else []

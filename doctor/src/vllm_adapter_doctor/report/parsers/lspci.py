@@ -1,6 +1,6 @@
 """`lspci`, with `-nn`, `-n`, `-k`, `-v` or without: display devices and accelerators.
 
-Ids that are printed become PCI functions. Devices are told by words where there are none.
+Ids that are printed become PCI functions. Devices are recognised by words where there are none.
 """
 
 from __future__ import annotations

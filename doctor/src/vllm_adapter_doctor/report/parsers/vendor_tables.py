@@ -124,7 +124,7 @@ def _held(report: Report, layout: Layout, rows: Rows, start: int, stop: int) -> 
     """The processes of each device."""
     if rows.process is None:
         return processes(report, start, stop)
-    if layout.whole_text:  # a row of processes is told from others by its place alone
+    if layout.whole_text:  # a row of processes is distinguished from others by its place alone
         start = next((at for at, _ in report.find(layout.head)), 0)
     found: dict[int, tuple[DeviceProcess, ...]] = {}
     for line in report.lines[start:stop]:

@@ -94,6 +94,9 @@ class Adapted:
     ) -> tuple[PagedCache, PackedStep]:
         """The step moment by hand, for a compiled model, whose hook must not allocate.
 
+        input_ids: int64 [batch, columns]; attention_mask: [batch, all columns], 1 where real;
+        position_ids: int64 [batch or 1, columns].
+
         Pass the results to the base model as `past_key_values` (whatever the release of
         transformers calls it) and `va_step`.
 

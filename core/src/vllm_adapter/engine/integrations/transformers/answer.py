@@ -31,7 +31,10 @@ def answer(
     seed: int = 0,
     show: bool = False,
 ) -> list[int]:
-    """At most `new_tokens` more tokens, greedy at temperature 0; `show` prints them at once."""
+    """At most `new_tokens` more tokens, greedy at temperature 0; `show` prints them at once.
+
+    tokens: int64 [1, prompt length].
+    """
     tokens = tokens.to(model.device)
     streamer = None
     if show:

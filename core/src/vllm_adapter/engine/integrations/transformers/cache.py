@@ -60,6 +60,8 @@ class PagedCache(_NoCopy, Cache):  # type: ignore[misc]  # transformers ships no
     ) -> PackedStep:
         """The step of `queries` more columns; `mask` is 2-D over all columns, 1 where real.
 
+        mask: [batch, columns so far + queries]; position_ids: int64 [batch or 1, queries].
+
         Raises:
             UnsupportedModel: a mask that does not fit what is cached, or a position that `rope`
                 has not.

@@ -51,7 +51,11 @@ class DecoderSteps:
         past_key_values: PagedCache | None,
         position_ids: torch.Tensor | None,
     ) -> tuple[PagedCache, PackedStep]:
-        """The cache and the step of one forward, planned."""
+        """The cache and the step of one forward, planned.
+
+        input_ids: int64 [batch, columns]; attention_mask: [batch, all columns], 1 where real;
+        position_ids: int64 [batch or 1, columns].
+        """
         cache = self._cache_for(past_key_values, input_ids.shape[0])
         step = cache.advance(input_ids.shape[1], attention_mask, position_ids, self.rope)
         self._plan(step)

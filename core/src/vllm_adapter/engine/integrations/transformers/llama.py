@@ -1,4 +1,4 @@
-"""Llama: the decoder that the others are told apart from."""
+"""Llama: the decoder that the others are distinguished from."""
 
 from __future__ import annotations
 

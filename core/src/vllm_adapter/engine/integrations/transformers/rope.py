@@ -31,6 +31,8 @@ class RopeTable:
     def upto(self, positions: int) -> torch.Tensor:
         """A table that has at least so many positions.
 
+        Gives [positions or more, head_size]: cos, then sin.
+
         Raises:
             UnsupportedModel: the model has fewer.
         """

@@ -112,7 +112,9 @@ class Inspection:
             if below in self.taken.kept:
                 continue
             if name not in theirs:
-                raise Altered(f"{self._name(below)} is a module that the stock model has not")
+                raise Altered(
+                    f"{self._name(below)} is a module that the stock model does not have"
+                )
             if name not in ours:
                 raise Altered(f"{self._name(below)} is missing")
         if [n for n in ours if n in theirs] != [n for n in theirs if n in ours]:
@@ -142,7 +144,7 @@ class Inspection:
                     kind = attribute.partition("_hooks")[0].strip("_").replace("_", " ")
                     raise Altered(f"{name} has a {kind} hook ({hooks[0]})")
             elif attribute not in theirs and attribute not in WITHOUT_EFFECT:
-                raise Altered(f"{name} has {attribute}, which the stock model has not")
+                raise Altered(f"{name} has {attribute}, which the stock model does not have")
         for attribute in theirs:
             if attribute not in INTERNAL and "_hooks" not in attribute:
                 self._attribute(module, stock, attribute, name, config)

@@ -2,7 +2,7 @@
 
 Each `_<operator>` makes the function that takes the operator's own arguments, of `<op>.default`'s
 schema; a planned operator's takes its plan's state in place of the handle. Outputs are allocated
-here, contiguous; strides of inputs are told to the library, which refuses what it cannot take.
+here, contiguous; strides of inputs are passed to the library, which refuses what it cannot take.
 Nothing is copied to suit it.
 """
 
@@ -32,7 +32,10 @@ class Prepare:
         self._empty = partial(empty, library)
 
     def new(self, like: Tensor, *shape: int) -> Tensor:
-        """A contiguous output of the dtype and device of `like`. Not through the dispatcher."""
+        """A contiguous output of the dtype and device of `like`. Not through the dispatcher.
+
+        shape: [*shape], in elements.
+        """
         return self._empty(shape, like.dtype, like.get_device())
 
 
@@ -48,6 +51,7 @@ def _linear(prepare: Prepare) -> Fn:
     without = prepare.call("linear", outputs="out", inputs="x weight", absent="bias")
 
     def linear(x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) -> Tensor:
+        """x: [..., in], weight: [out, in], bias: [out] or None -> [..., out]."""
         out = new(x, *x.shape[:-1], out_features)
         if bias is None:
             without((out_features,), (out,), (x, weight))
@@ -63,6 +67,7 @@ def _rms_norm(prepare: Prepare) -> Fn:
     call = prepare.call("rms_norm", outputs="out", inputs="x weight", fields="eps")
 
     def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x: [..., hidden], weight: [hidden] -> [..., hidden]."""
         out = new(x, *x.shape)
         call((eps,), (out,), (x, weight))
         return out
@@ -79,6 +84,7 @@ def _fused_add_rms_norm(prepare: Prepare) -> Fn:
     def fused_add_rms_norm(
         x: Tensor, residual: Tensor, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
+        """x, residual: [..., hidden], weight: [hidden] -> the norm and the sum, [..., hidden]."""
         out, total = new(x, *x.shape), new(x, *x.shape)
         call((eps,), (out, total), (x, residual, weight))
         return out, total
@@ -94,6 +100,7 @@ def _layer_norm(prepare: Prepare) -> Fn:
     )
 
     def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        """x: [..., hidden], weight: [hidden], bias: [hidden] or None -> [..., hidden]."""
         out = new(x, *x.shape)
         if bias is None:
             without((eps,), (out,), (x, weight))
@@ -109,6 +116,7 @@ def _silu_and_mul(prepare: Prepare) -> Fn:
     call = prepare.call("silu_and_mul", outputs="out", inputs="x")
 
     def silu_and_mul(x: Tensor) -> Tensor:
+        """x: [..., 2 width] -> [..., width]."""
         out = new(x, *x.shape[:-1], x.shape[-1] // 2)
         call((), (out,), (x,))
         return out
@@ -121,6 +129,7 @@ def _gelu(prepare: Prepare) -> Fn:
     call = prepare.call("gelu", outputs="out", inputs="x", fields="tanh")
 
     def gelu(x: Tensor, tanh: bool) -> Tensor:
+        """x: [..., width] -> [..., width]."""
         out = new(x, *x.shape)
         call((tanh,), (out,), (x,))
         return out
@@ -133,6 +142,7 @@ def _gelu_and_mul(prepare: Prepare) -> Fn:
     call = prepare.call("gelu_and_mul", outputs="out", inputs="x", fields="tanh")
 
     def gelu_and_mul(x: Tensor, tanh: bool) -> Tensor:
+        """x: [..., 2 width] -> [..., width]."""
         out = new(x, *x.shape[:-1], x.shape[-1] // 2)
         call((tanh,), (out,), (x,))
         return out
@@ -145,6 +155,7 @@ def _embedding(prepare: Prepare) -> Fn:
     call = prepare.call("embedding", outputs="out", inputs="weight ids")
 
     def embedding(ids: Tensor, weight: Tensor) -> Tensor:
+        """ids: int64 [...], weight: [rows, hidden] -> [..., hidden]."""
         out = new(weight, *ids.shape, weight.shape[-1])
         call((), (out,), (weight, ids))
         return out
@@ -160,6 +171,10 @@ def _rotary_embedding(prepare: Prepare) -> Fn:
     def rotary_embedding(
         positions: Tensor, query: Tensor, key: Tensor, cos_sin_cache: Tensor, interleaved: bool
     ) -> None:
+        """query: [tokens, heads, head_size], key: [tokens, kv_heads, head_size], in place.
+
+        positions: int64 [tokens]; cos_sin_cache: [max_position, rotated], cos then sin.
+        """
         call((interleaved,), (), (positions, query, key, cos_sin_cache))
 
     return rotary_embedding
@@ -171,6 +186,10 @@ def _reshape_and_cache(prepare: Prepare) -> Fn:
     def reshape_and_cache(
         key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
     ) -> None:
+        """key, value: [tokens, kv_heads, head_size] -> caches, by slot_mapping: int64 [tokens].
+
+        Caches: [blocks, block_size, kv_heads, head_size].
+        """
         call((), (), (key, value, key_cache, value_cache, slot_mapping))
 
     return reshape_and_cache
@@ -197,6 +216,11 @@ def _paged_attention(prepare: Prepare) -> Fn:
         soft_cap: float,
         pinned: PinnedStep | None,
     ) -> Tensor:
+        """query: [tokens, heads, head_size] -> [tokens, heads, head_size].
+
+        Caches: [blocks, block_size, kv_heads, head_size]; block_table: int32 [batch, width];
+        seq_lens: int32 [batch]; query_start_loc: int32 [batch + 1]; window in tokens.
+        """
         out = new(query, *query.shape)
         key = (scale, window, soft_cap)
         step = (block_table, seq_lens, query_start_loc)
@@ -228,6 +252,10 @@ def _attention(prepare: Prepare) -> Fn:
         window: int,
         soft_cap: float,
     ) -> Tensor:
+        """query: [tokens, heads, head_size]; key, value: [tokens, kv_heads, head_size].
+
+        query_start_loc: int32 [batch + 1]; window in tokens. Gives the shape of query.
+        """
         out = new(query, *query.shape)
         call((scale, causal, window, soft_cap), (out,), (query, key, value, query_start_loc))
         return out

@@ -23,6 +23,7 @@ def _compose(norm: Fn) -> Fn:
     def composed(
         x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> Pair:
+        """x, residual: [..., hidden], weight: [hidden] -> two of [..., hidden]."""
         total = x + residual
         return norm(total, weight, eps), total
 

@@ -105,6 +105,9 @@ def paged_decode(
 ) -> torch.Tensor:
     """`paged_attention` where each sequence has one new token: all of them at once.
 
+    query: [batch, heads, head_size] -> [batch, heads, head_size]. Caches:
+    [blocks, block_size, kv_heads, head_size]; window in tokens.
+
     Every sequence is padded to the longest context (or the window, if that is shorter), by the
     slots that `plan_paged_decode` lists once a step: few launches and no wait for the device, at
     the price of reading the padding.

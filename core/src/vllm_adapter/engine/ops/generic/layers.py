@@ -40,7 +40,7 @@ def layer_norm(
 
 
 def gelu(x: torch.Tensor, tanh: bool) -> torch.Tensor:
-    """x * Phi(x), elementwise; with `tanh` by the approximation."""
+    """x: [..., width] -> [..., width], x * Phi(x); with `tanh` by the approximation."""
     return F.gelu(x, approximate="tanh" if tanh else "none")
 
 

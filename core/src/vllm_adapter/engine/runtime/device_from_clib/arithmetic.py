@@ -142,7 +142,10 @@ class Arithmetic:
         dtype: torch.dtype | None = None,
         result: torch.dtype | None = None,
     ) -> Any:
-        """out = x kind y, computed in `dtype` (torch's for the two), which gives a `result`."""
+        """out = x kind y, computed in `dtype` (torch's for the two), which gives a `result`.
+
+        x, y: tensors or numbers that broadcast to the shape of out, [...].
+        """
         if not isinstance(alpha, NUMBERS):
             return NotImplemented
         if dtype is None:
@@ -267,7 +270,10 @@ class Arithmetic:
 
 
 def _fit(out: torch.Tensor, *given: Any) -> torch.Tensor:
-    """`out` with the shape that the tensors among the arguments broadcast to."""
+    """`out` with the shape that the tensors among the arguments broadcast to.
+
+    Arguments: [...], broadcast by torch's rules.
+    """
     shape = broadcast(*(t.shape for t in given if isinstance(t, torch.Tensor)))
     if out.shape != shape and any(t is out for t in given):  # in place
         raise RuntimeError(f"output of shape {out.shape} is not of the broadcast shape {shape}")

@@ -39,7 +39,10 @@ class Backend:
         device: int,
         strides: Sequence[int] | None = None,
     ) -> torch.Tensor:
-        """A tensor in fresh memory; contiguous unless strides are given."""
+        """A tensor in fresh memory; contiguous unless strides are given.
+
+        Gives [*shape]; strides are in elements.
+        """
         return storage.empty(self.library, shape, dtype, device, strides)
 
     def dtypes(self, device: int) -> set[torch.dtype]:

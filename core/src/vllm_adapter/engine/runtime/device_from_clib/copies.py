@@ -35,14 +35,20 @@ class Copies:
         }
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A contiguous CPU tensor with the elements of a tensor on the device."""
+        """A contiguous CPU tensor with the elements of a tensor on the device.
+
+        tensor: [...] -> [...], the same shape and dtype.
+        """
         dense = self.contiguous(tensor)
         host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         self.download(dense.data_ptr(), host, tensor.get_device())
         return host
 
     def download(self, address: int, host: torch.Tensor, device: int) -> None:
-        """Fills a contiguous CPU tensor from device memory, and waits for it."""
+        """Fills a contiguous CPU tensor from device memory, and waits for it.
+
+        host: [...]; `address` in bytes, of host.nbytes there.
+        """
         if not host.nbytes:
             return
         backend = self._backend
@@ -53,7 +59,10 @@ class Copies:
         stream.synchronize()
 
     def upload(self, host: torch.Tensor, address: int, device: int, *, wait: bool = True) -> None:
-        """Fills device memory from a contiguous CPU tensor, which nobody writes if not waited."""
+        """Fills device memory from a contiguous CPU tensor, which nobody writes if not waited.
+
+        host: [...]; `address` in bytes, of host.nbytes there.
+        """
         if not host.nbytes:
             return
         backend = self._backend
@@ -67,7 +76,10 @@ class Copies:
             stream.synchronize()
 
     def contiguous(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor itself, or a contiguous copy of it on its device."""
+        """The tensor itself, or a contiguous copy of it on its device.
+
+        tensor: [...] of any strides -> [...].
+        """
         if tensor.is_contiguous():
             return tensor
         made = self._backend.empty(tensor.shape, tensor.dtype, tensor.get_device())
@@ -75,7 +87,10 @@ class Copies:
         return made
 
     def cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The tensor itself, or a contiguous copy of it in another dtype."""
+        """The tensor itself, or a contiguous copy of it in another dtype.
+
+        tensor: [...] -> [...], the same shape.
+        """
         if tensor.dtype == dtype:
             return tensor
         made = self._backend.empty(tensor.shape, dtype, tensor.get_device())
@@ -85,7 +100,10 @@ class Copies:
     def copy(
         self, source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
     ) -> torch.Tensor:
-        """Every `copy_` in which the device takes part; `source` is broadcast."""
+        """Every `copy_` in which the device takes part; `source` is broadcast.
+
+        target: [...]; source: any shape that broadcasts to it.
+        """
         if any(t.is_conj() or t.is_neg() for t in (source, target)):
             self._fallback(aten.copy_.default, target, source)
         elif source.device.type != self._backend.name:  # of a third kind: by way of the host
@@ -104,7 +122,10 @@ class Copies:
         return target
 
     def on_device(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copies within one device, between any dtypes and strides; `source` is broadcast."""
+        """Copies within one device, between any dtypes and strides; `source` is broadcast.
+
+        target: [...]; source: any shape that broadcasts to it.
+        """
         if not target.numel():
             return
         if source.shape != target.shape:
@@ -125,7 +146,10 @@ class Copies:
             self._fallback(aten.copy_.default, target, source)
 
     def _same_dtype(self, source: torch.Tensor, target: torch.Tensor) -> bool:
-        """By their bytes, so that a dtype which the chip has not is copied all the same."""
+        """By their bytes, so that a dtype which the chip has not is copied all the same.
+
+        source, target: [...], one shape.
+        """
         raw = RAW.get(source.element_size())
         if raw is None:  # two words each
             return self._same_dtype(torch.view_as_real(source), torch.view_as_real(target))

@@ -140,6 +140,8 @@ class Indexing:
     ) -> tuple[Operand, int, torch.Tensor] | None:
         """x, one of its dimensions, and the index into it.
 
+        x: [...]; indices: integers [...], broadcast to one shape.
+
         Indices into several dimensions in a row become one into those taken as one; None where
         there is a mask, or a gap between them.
         """
@@ -255,6 +257,8 @@ def moved(tensor: torch.Tensor) -> Operand:
 
 def _joined(indices: Sequence[torch.Tensor], extents: Sequence[int], total: int) -> torch.Tensor:
     """One index into dimensions taken as one. What is outside of its own extent stays outside.
+
+    indices: integers [...] of one shape, one for each of `extents`, in elements.
 
     For an index in [-extent, extent) the quotient is -1 or 0, so that q (q + 1) is 0; for any
     other it is positive.

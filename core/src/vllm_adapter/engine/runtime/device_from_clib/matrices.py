@@ -45,7 +45,10 @@ class Matrices:
         alpha: Number = 1,
         out: torch.Tensor,
     ) -> Any:
-        """out = beta * base + alpha * (x @ y)"""
+        """out = beta * base + alpha * (x @ y); x: [..., rows, k], y: [..., k, columns].
+
+        base: broadcast to [..., rows, columns].
+        """
         if beta == alpha == 1 and self._linear(base, x, y, out):
             return out
         made = self._native.empty_like(fit(out, (*x.shape[:-1], y.shape[-1])))

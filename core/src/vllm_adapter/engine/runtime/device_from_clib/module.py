@@ -188,11 +188,17 @@ class DeviceModule:
         return torch.default_generator.initial_seed()
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        """The state of the CPU's generator."""
+        """The state of the CPU's generator.
+
+        Gives uint8 [bytes].
+        """
         return torch.default_generator.get_state()
 
     def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
-        """Sets the state of the CPU's generator."""
+        """Sets the state of the CPU's generator.
+
+        state: uint8 [bytes].
+        """
         torch.default_generator.set_state(state)
 
     # -- dtypes ----------------------------------------------------------------------------------

@@ -49,11 +49,17 @@ class Native:
         self.queue = backend.queue
 
     def empty_like(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """A contiguous tensor of the shape on the same device."""
+        """A contiguous tensor of the shape on the same device.
+
+        tensor: [...] -> [...].
+        """
         return self.backend.empty(tensor.shape, dtype or tensor.dtype, tensor.get_device())
 
     def fill(self, out: torch.Tensor, value: Number, step: Number | None = None) -> bool:
-        """out = value, or value + i * step over a one-dimensional out."""
+        """out = value, or value + i * step over a one-dimensional out.
+
+        out: [...], or [count] where there is a step.
+        """
         if out.dtype not in CODES:
             return False
         value = bool(value) if out.dtype == torch.bool else value
@@ -64,7 +70,10 @@ class Native:
     def given(
         self, x: torch.Tensor | Number, dtype: torch.dtype, shape: Sequence[int], device: int
     ) -> Operand | None:
-        """A tensor or number as an operand of that dtype and shape; None: it cannot be one."""
+        """A tensor or number as an operand of that dtype and shape; None: it cannot be one.
+
+        Gives an operand of [*shape]; x broadcasts to it.
+        """
         value = number_of(x)
         if value is not None:
             x = self.backend.empty((), dtype, device)
@@ -81,7 +90,10 @@ class Native:
         return operand(x).expanded(tuple(shape))
 
     def into(self, out: torch.Tensor, dtype: torch.dtype, work: Callable[[Operand], bool]) -> bool:
-        """Lets `work` write a tensor of that dtype, and copies it to `out` if that has another."""
+        """Lets `work` write a tensor of that dtype, and copies it to `out` if that has another.
+
+        out: [...]; `work` gets a tensor of the same shape.
+        """
         if dtype not in CODES:
             return False
         if out.dtype == dtype:
@@ -113,7 +125,10 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def fit(out: torch.Tensor, shape: Shape) -> torch.Tensor:
-    """`out`, with that shape."""
+    """`out`, with that shape.
+
+    out: any shape -> [*shape].
+    """
     return out if out.shape == shape else out.resize_(shape)
 
 

@@ -64,7 +64,10 @@ class Reductions:
         dtype: torch.dtype | None = None,
         out: torch.Tensor,
     ) -> Any:
-        """out = the reduction over `dim`: a number, numbers, or all where none is named."""
+        """out = the reduction over `dim`: a number, numbers, or all where none is named.
+
+        x: [...] -> out: without the dimensions `dim`, or with 1 in their place.
+        """
         if dim is None or (kind not in ("all", "any") and dim == []):  # none of them: all of them
             dim = range(x.dim())
         wanted = [dim] if isinstance(dim, int) else list(dim)
@@ -93,7 +96,10 @@ class Reductions:
         return out if self._native.into(out, _result(kind, out.dtype), work) else NotImplemented
 
     def _rows(self, x: torch.Tensor, given: Operand, kept: list[int], over: list[int]) -> Operand:
-        """x with what is reduced as its last dimension, copied if its strides do not merge."""
+        """x with what is reduced as its last dimension, copied if its strides do not merge.
+
+        x: [...] -> [*kept, prod(over)].
+        """
         length = prod(x.shape[d] for d in over)
         head = given.ordered(*kept)
         if len(kept) < abi.MAX_DIMS:
@@ -116,7 +122,10 @@ class Reductions:
         invert: bool = False,
         out: torch.Tensor,
     ) -> Any:
-        """Compares all with all: the tested are few, such as the tokens that end a sentence."""
+        """Compares all with all: the tested are few, such as the tokens that end a sentence.
+
+        elements: [...], tested: [count] -> out: bool [...].
+        """
         if tested.dim() > 1 or elements.dim() >= abi.MAX_DIMS or out.dtype != torch.bool:
             return NotImplemented
         pairs = elements.unsqueeze(-1) == tested.view(-1)
@@ -160,7 +169,10 @@ class Reductions:
         dtype: torch.dtype | None = None,
         out: torch.Tensor,
     ) -> Any:
-        """A reduction whose result has x's shape."""
+        """A reduction whose result has x's shape.
+
+        x: [...] -> [...].
+        """
         native = self._native
         if not x.dim() or x.dim() > abi.MAX_DIMS:
             return NotImplemented

@@ -117,6 +117,7 @@ def _factories(backend: Backend) -> dict[torch._ops.OpOverload, Any]:
         device: torch.device | None = None,
         pin_memory: bool | None = None,
     ) -> torch.Tensor:
+        """Gives [*size]; stride in elements."""
         kind = torch.get_default_dtype() if dtype is None else dtype
         return backend.empty(size, kind, index_of(device, pin_memory), stride)
 
@@ -129,6 +130,7 @@ def _factories(backend: Backend) -> dict[torch._ops.OpOverload, Any]:
         pin_memory: bool | None = None,
         memory_format: Any = None,
     ) -> torch.Tensor:
+        """Gives [*size], contiguous."""
         strides: Sequence[int] = contiguous_strides(size)
         if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
             strides = torch.empty(size, device="meta", memory_format=memory_format).stride()

@@ -29,6 +29,8 @@ def empty(
 ) -> torch.Tensor:
     """A tensor in fresh memory; contiguous unless strides are given. Its elements are undefined.
 
+    Gives [*shape]; strides are in elements.
+
     Raises:
         torch.OutOfMemoryError: nothing was allocated.
         NoSuchDevice, DeviceError: the device cannot be used.

@@ -39,24 +39,29 @@ def kernels(backend: Backend) -> Mapping[torch._ops.OpOverload, Callable[..., An
         size: Sequence[int],
         stride: Sequence[int] = (),
     ) -> torch.Tensor:
+        """tensor becomes [*size] over the storage; offset and stride in elements."""
         strides = stride or contiguous_strides(size)
         done: torch.Tensor = _SET._op_dk(CPU, tensor, source, offset, size, strides)
         return done
 
     def set_whole(tensor: torch.Tensor, source: torch.UntypedStorage) -> torch.Tensor:
+        """tensor becomes [count] over the whole storage, in elements of its dtype."""
         return set_to(tensor, source, 0, [source.nbytes() // tensor.element_size()])
 
     def set_like(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        """tensor becomes a view like source: [...], of the same storage."""
         storage = source.untyped_storage()
         offset = int(source.storage_offset())
         return set_to(tensor, storage, offset, source.shape, source.stride())
 
     def set_empty(tensor: torch.Tensor) -> torch.Tensor:
+        """tensor becomes [0] of fresh storage."""
         return set_like(tensor, backend.empty([0], tensor.dtype, tensor.get_device()))
 
     def resize(
         tensor: torch.Tensor, size: Sequence[int], *, memory_format: Any = None
     ) -> torch.Tensor:
+        """tensor becomes [*size], contiguous; its storage grows where that is too small."""
         storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
         need = (offset + prod(size)) * tensor.element_size() if prod(size) else 0
         if need > storage.nbytes():

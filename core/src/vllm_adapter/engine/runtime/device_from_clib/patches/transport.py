@@ -26,6 +26,7 @@ def apply(backend: Backend, module: ModuleType) -> None:
     torchs: Any = reductions.reduce_tensor
 
     def reduce(tensor: torch.Tensor) -> Any:
+        """tensor: [...] -> the call that rebuilds it in another process."""
         if tensor.device.type != backend.name:
             return torchs(tensor)
         host = io.BytesIO()
@@ -41,7 +42,10 @@ def apply(backend: Backend, module: ModuleType) -> None:
 def rebuild(
     name: str, path: str, index: int, host: bytes, is_parameter: bool, grad: bool
 ) -> torch.Tensor:
-    """The tensor in the process that receives it, on the device of the same index."""
+    """The tensor in the process that receives it, on the device of the same index.
+
+    host: [...], of the dtype and shape that the tensor had.
+    """
     from vllm_adapter.c_abi.library import Library
     from vllm_adapter.engine.runtime.device_from_clib.enable import enable, enabled
 
