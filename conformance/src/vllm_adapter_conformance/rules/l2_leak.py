@@ -72,10 +72,15 @@ def check(bench: Bench, case: Case) -> Observation:
     sample = max(samples, key=lambda s: runs.make_call(bench, SPECS[op], s).written)
     call = runs.bound_call(bench, binding, sample)
     calls = min(MAX_CALLS, max(MIN_CALLS, math.ceil(GOAL_BYTES / max(1, call.written))))
-    _repeat(bench, binding, call, max(MIN_CALLS, calls // 4))
-    before = _usage(bench)
-    _repeat(bench, binding, call, calls)
-    after = _usage(bench)
+    # What is there now is not looked at again: with torch loaded that takes longer than the calls.
+    gc.freeze()
+    try:
+        _repeat(bench, binding, call, max(MIN_CALLS, calls // 4))
+        before = _usage(bench)
+        _repeat(bench, binding, call, calls)
+        after = _usage(bench)
+    finally:
+        gc.unfreeze()
     kept = calls * call.written
     for what, limit in (
         ("live tensors", calls // 2),
