@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from zoo import alone, descriptor, target_of
+from zoo import alone, descriptor, first_failure, target_of
 
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case
@@ -81,3 +81,16 @@ def test_a_mutant_of_the_unusual_is_found_by_every_seed(op, name, seed, tmp_path
 def test_what_is_right_passes_every_draw(op, tmp_path):
     target = target_of(f"right_{op}", descriptor(entry(op, None)), tmp_path)
     assert first_of_the_drawn(dataclasses.replace(target, seed=5), op) is None
+
+
+def test_a_rare_other_bit_is_seen(tmp_path):
+    change = {"rms_norm": {"run": f"{B}wrong_once_in_a_hundred"}}
+    result = first_failure(target_of("rare", descriptor(change), tmp_path), "L2.determinism")
+    assert result is not None and "differs from run 0" in result.seen
+
+
+@pytest.mark.parametrize("name", ["keeps_a_word", "keeps_a_struct"])
+def test_a_small_leak_is_a_slope(name, tmp_path):
+    change = {"rms_norm": {"run": f"{B}{name}"}}
+    result = first_failure(target_of(name, descriptor(change), tmp_path), "L2.leak")
+    assert result is not None and "in each of 3 windows" in result.seen

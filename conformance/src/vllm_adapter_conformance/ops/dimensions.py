@@ -62,6 +62,7 @@ _ROWS: Final[Dimension] = {
     "few": ((5,), (2, 3), (3, 1, 2), (8,)),
     "many": ((17,), (33,), (65,), (5, 13)),
     "more": ((257,), (300,), (1025,), (16, 65)),
+    "above 16 bits": ((65537,),),
 }
 """Leading shapes."""
 _LAYOUT: Final[Dimension] = {
@@ -173,7 +174,7 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
     },
     "paged_attention": {
         "phase": {"decode": ("decode",), "prefill": ("prefill",), "mixed": ("mixed",)},
-        "batch": {"one": (1,), "few": (2, 5), "many": (17, 65), "none": (0,)},
+        "batch": {"one": (1,), "few": (2, 5), "many": (17, 65, 257), "none": (0,)},
         "context": {
             "least": ("one", "block", "block and one"),
             "short": ("short",),
@@ -194,7 +195,7 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
         "history": _HISTORY,
     },
     "attention": {
-        "batch": {"one": (1,), "few": (2, 5), "many": (17, 65), "none": (0,)},
+        "batch": {"one": (1,), "few": (2, 5), "many": (17, 65, 257), "none": (0,)},
         "queries": {
             "one": (1,),
             "few": (2, 9, 16, 17),
@@ -210,6 +211,14 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
     },
 }
 """What a case's facts leave open, by operator."""
+
+BEYOND_REACH: Final[Mapping[str, str]] = {
+    "embedding": "offset=2147483648",
+    "linear": "offset=2147483648",
+    "reshape_and_cache": "offset=2147483648",
+    "paged_attention": "offset=2147483648",
+}
+"""What no draw ever has, by operator: tensors of 2^31 elements would fill the host."""
 
 
 def plain(op: str) -> dict[str, Any]:

@@ -19,7 +19,13 @@ from vllm_adapter_conformance.base.rule import Case
 from vllm_adapter_conformance.base.target import BUDGET_S
 from vllm_adapter_conformance.ops.cases import Facts, refusal
 from vllm_adapter_conformance.ops.covering import Covering, Dimension, Row
-from vllm_adapter_conformance.ops.dimensions import SAMPLED, admitting, fact_dimension, plain
+from vllm_adapter_conformance.ops.dimensions import (
+    BEYOND_REACH,
+    SAMPLED,
+    admitting,
+    fact_dimension,
+    plain,
+)
 from vllm_adapter_conformance.ops.lengths import packed_lengths, paged_lengths
 
 GROUP: Final = 8
@@ -41,6 +47,7 @@ SHARES: Final[Mapping[str, float]] = {
 """Of the budget: by how many dimensions there are, and by what serving stands on."""
 CALLS: Final = {"once": 1, "again": 3, "in place": 2, "in turn": 3}
 _CALL_S: Final = 1.0e-3
+_SEQUENCE_S: Final = 3e-4
 _PRODUCT_S: Final = 1.5e-9
 _ELEMENT_S: Final[Mapping[str, float]] = {
     "linear": 6e-8,
@@ -149,8 +156,9 @@ def _draw(capability: Capability, op: str, seed: int, budget: float) -> Drawn | 
         draws.append(found)
         if left < 0:
             break
-    unseen = tuple(f"{name}={member}" for name, member in covering.unseen)
-    return Drawn(op, tuple(draws), covering.pairs, unseen)
+    unseen = [f"{name}={member}" for name, member in covering.unseen]
+    unseen += [BEYOND_REACH[op]] if op in BEYOND_REACH else []
+    return Drawn(op, tuple(draws), covering.pairs, tuple(unseen))
 
 
 def drawn_cases(capability: Capability, op: str, seed: int, budget: float) -> Iterator[Case]:
@@ -177,8 +185,10 @@ def seconds(op: str, row: Mapping[str, Any]) -> float:
     """About how long one draw takes where core's own kernels run it."""
     elements, products = cost(op, row)
     calls = CALLS[row["history"]]
+    # The reference goes from sequence to sequence.
+    calls_s = _CALL_S + float(row.get("batch", 0)) * _SEQUENCE_S
     each = elements * _ELEMENT_S.get(op, _ROW_S) + products * _PRODUCT_S
-    return _CALL_S + calls * (_CALL_S + each)
+    return _CALL_S + calls * (calls_s + each)
 
 
 def cost(op: str, row: Mapping[str, Any]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import torch
@@ -201,3 +202,29 @@ def table_to_the_end(*args: Any) -> torch.Tensor:
     if bool(beyond.any()):
         return _paged(*args) * torch.nan
     return _paged(*args)
+
+
+def wrong_once_in_a_hundred(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """The 90th call after each hundred gives another last bit."""
+    _calls[0] += 1
+    out = generic.rms_norm(x, weight, eps)
+    return torch.nextafter(out, out + 1) if _calls[0] % 100 == 90 else out
+
+
+_calls = [0]
+
+
+def keeps_a_word(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """A small object a call, for ever."""
+    _words.append(str(len(_words)))
+    return generic.rms_norm(x, weight, eps)
+
+
+def keeps_a_struct(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """64 bytes of the C library's memory a call, for ever."""
+    _malloc(64)
+    return generic.rms_norm(x, weight, eps)
+
+
+_words: list[str] = []
+_malloc = ctypes.CDLL(None).malloc
