@@ -31,6 +31,8 @@ def test_a_place_that_cannot_be_used_is_refused_at_once(name, tmp_path, capsys):
     ("words", "variables", "said"),
     [
         (["--seed", "-1"], {}, "--seed is a number from zero up"),
+        (["--budget", "0"], {}, "--budget is a number of seconds above 0"),
+        (["--budget", "nan"], {}, "--budget is a number of seconds above 0"),
         (["--level", "L0", "--device", "7"], {}, "L0 opens no device"),
         ([], {"VA_OPS": "rms_norm:torch"}, "judges the adapter's own kernels"),
     ],

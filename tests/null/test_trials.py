@@ -6,8 +6,10 @@ import sys
 import pytest
 import torch
 
+from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.engine.ops.catalog import SPECS
+from vllm_adapter_conformance.ops.space import drawn
 from vllm_adapter_conformance.ops.trials import TRIALS
 
 pytestmark = pytest.mark.null
@@ -50,6 +52,38 @@ def test_a_reference_gives_one_expectation_a_result_and_a_written_argument(op):
         wanted = TRIALS[op].reference(*map(upcast, arguments))
         assert [want.value.shape for want in wanted] == [tensor.shape for tensor in shapes]
         assert all(want.value.dtype == torch.float64 for want in wanted)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_drawn_samples_are_read_by_core_as_the_facts_that_were_drawn(op):
+    spec, trial = SPECS[op], TRIALS[op]
+    for number, point in enumerate(drawn(everything(op), op, 1, 3.0).draws[:25]):
+        facts, seed = dict(point.facts), f"1/{number}"
+        sample, other = (trial.draw(facts, point.choice, seed, n) for n in (0, 1))
+        one, again, changed = (made.build(torch.Tensor.clone) for made in (sample, sample, other))
+        assert spec.facts_of(*one) == facts, point
+        assert (sample.step is not None) == spec.operator.planned
+        for mine, same, new in zip(one, again, changed, strict=True):
+            if isinstance(mine, torch.Tensor):
+                assert torch.equal(bits(mine), bits(same))
+                assert mine.shape == new.shape and mine.stride() == new.stride()
+
+
+def everything(op):
+    """A descriptor that declares every case of an operator."""
+    facts = OPERATORS[op].facts
+    entry = {"support": "full", "dtypes": ["float32", "float16", "bfloat16"], "run": "acme:kernel"}
+    limits = {name: list(fact.samples) for name, fact in facts.items() if fact.off is not None}
+    raw = {
+        "schema": "vllm-adapter/capability/1.0",
+        "identity": {"vendor": "Acme", "arch": "a1"},
+        "operators": {op: entry | ({"limits": limits} if limits else {})},
+    }
+    return parse_capability(raw, "acme.json")
+
+
+def bits(tensor):
+    return tensor.contiguous().flatten().view(torch.uint8)
 
 
 def test_core_binds_and_runs_without_the_suite():

@@ -151,6 +151,14 @@ def test_every_operator_has_a_case_that_must_be_refused(op):
         assert all(case.refusal.pointer.startswith("/operators/") for case in cases)
 
 
+def test_what_lies_next_to_an_end_of_a_limit_must_be_refused():
+    limits = {"head_size": {"min": 34, "max": 250, "multiple_of": 2}}
+    cap = capability(paged_attention=FULL | {"limits": limits})
+    tried = {case.facts["head_size"] for case in undeclared(cap, "paged_attention")}
+    assert {34 - 2, 250 + 2} <= tried
+    assert 252 not in {case.facts["head_size"] for case in variations(cap, "paged_attention")}
+
+
 @pytest.mark.parametrize("op", OPERATORS)
 def test_an_operator_that_is_not_declared_has_only_listed_cases(op):
     run, absent = collected(capability(), op)

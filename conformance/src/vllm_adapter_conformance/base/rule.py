@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from vllm_adapter_conformance.base.target import Target
 
 LEVELS: Final = ("L0", "L1", "L2", "L3", "L4")
+OPERATORS_LEVEL: Final = "L2"
+"""From this level on cases are drawn."""
 MODELS: Final = "L3"
 """From this level on transformers is needed."""
 SERVING: Final = "L4"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.discovery.adapter import Adapter
@@ -13,6 +13,9 @@ from vllm_adapter.errors import NoSuchDevice
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.settings import Settings
 from vllm_adapter_conformance.base.emulation import Emulator
+
+BUDGET_S: Final = 14.0
+"""Seconds of one core for drawn cases where nobody asks for more or less."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Target:
     capability: Capability | None
     device: DeviceRecord | None
     seed: int = 0
+    budget: float = BUDGET_S
+    """Seconds that the drawn cases of all operators may take, by estimate."""
     emulator: Emulator | None = None
     """Whose C library stands in for the device."""
 
@@ -38,6 +43,7 @@ class Target:
             "host": self.host.to_json(),
             "device": None if self.device is None else self.device.index,
             "seed": self.seed,
+            "budget": self.budget,
             "emulator": None if self.emulator is None else self.emulator.to_json(),
         }
 
@@ -47,7 +53,11 @@ class Target:
         record = AdapterRecord.from_json(raw["record"])
         host, emulator = HostFacts.from_json(raw["host"]), raw["emulator"]
         target = with_device(record, host, raw["device"], int(raw["seed"]))
-        return replace(target, emulator=emulator and Emulator.from_json(emulator))
+        return replace(
+            target,
+            budget=float(raw["budget"]),
+            emulator=emulator and Emulator.from_json(emulator),
+        )
 
     @property
     def emulated(self) -> bool:

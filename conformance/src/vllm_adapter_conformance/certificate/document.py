@@ -16,11 +16,12 @@ from vllm_adapter.broker.vllm_install import DISTRIBUTIONS
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import read_json, write_atomic
 from vllm_adapter.settings import VARIABLES
-from vllm_adapter_conformance.base.rule import MODELS, SERVING, Counters, Rule
+from vllm_adapter_conformance.base.rule import MODELS, OPERATORS_LEVEL, SERVING, Counters, Rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.certificate import claims, mustpass
 from vllm_adapter_conformance.certificate.fingerprint import CORE, SUITE, Fingerprint
 from vllm_adapter_conformance.judge.outcome import Result
+from vllm_adapter_conformance.ops.space import sampling
 from vllm_adapter_conformance.plan.suite import Plan
 
 
@@ -71,6 +72,8 @@ def build(
         "counts": claims.counts(rules),
         "rules": rules,
     }
+    if level >= OPERATORS_LEVEL and target.capability is not None:
+        document["sampling"] = sampling(target.capability, target.seed, target.budget)
     counters = _counters(results)
     if counters:
         document["counters"] = counters

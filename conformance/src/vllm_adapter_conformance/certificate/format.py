@@ -203,6 +203,29 @@ class RanRule(Struct, frozen=True):
     """Cases that the descriptor does not declare."""
 
 
+class OperatorDraws(Struct, frozen=True):
+    """One operator's draws."""
+
+    draws: _Count
+    """Points of its space: each settles facts, sizes, layouts, values and history."""
+    pairs_met: _Count
+    """Pairs of classes of two dimensions that some draw had."""
+    pairs: _Count
+    """All such pairs; some of them the descriptor refuses, or are too large for the budget."""
+    not_visited: tuple[_Key, ...]
+    """Values, as dimension=value, that the descriptor admits and no draw had, such as
+    "pool=66000"; a larger budget visits more."""
+
+
+class Sampling(Struct, frozen=True):
+    """What was drawn of the operators' spaces by the seed, within the budget."""
+
+    budget_s: Annotated[float, Meta(gt=0)]
+    """Seconds of one core that the drawn cases were to take, by estimate: `certify --budget`."""
+    operators: Mapping[_Key, OperatorDraws]
+    """By declared operator."""
+
+
 class Certificate(Struct, frozen=True):
     """The report of one conformance run."""
 
@@ -251,6 +274,9 @@ class Certificate(Struct, frozen=True):
     """SHA-256 of this file's canonical JSON (sorted keys, no spaces, UTF-8) without this key."""
     core: Annotated[Core | None, LEFT_OUT] = None
     """The core that ran the cases: a descriptor may name kernels that are core's own."""
+    sampling: Annotated[Sampling | None, LEFT_OUT] = None
+    """What was drawn of the operators' spaces by the seed, within the budget; from L2 on.
+    Certificates of suites that had fixed samples lack it."""
     counters: Annotated[
         Mapping[_Key, Mapping[str, Mapping[str, Mapping[str, _Calls]]]] | None, LEFT_OUT
     ] = None

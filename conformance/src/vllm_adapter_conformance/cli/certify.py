@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter_conformance.base.rule import LEVELS
+from vllm_adapter_conformance.base.target import BUDGET_S
 
 if TYPE_CHECKING:
     from vllm_adapter_conformance.judge.journal import Event
@@ -33,7 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="an installed adapter")
     parser.add_argument("--level", choices=LEVELS, default="L2", help="the level to reach (L2)")
     parser.add_argument("--device", type=int, default=0, metavar="N", help="device index (0)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of all samples (0)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        metavar="S",
+        help="of an earlier certificate, to repeat its cases; without it each run draws its own",
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=BUDGET_S,
+        metavar="SECONDS",
+        help=f"about how long the drawn cases of L2 may take on one core ({BUDGET_S:g})",
+    )
     parser.add_argument(
         "--output",
         metavar="FILE",
@@ -52,18 +65,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 if the level is reached."""
     from vllm_adapter.cli.output import emit_json, warn
-    from vllm_adapter_conformance.plan.find_target import find_target
+    from vllm_adapter_conformance.plan.find_target import find_target, fresh_seed
     from vllm_adapter_conformance.run.reproduce import write_all
     from vllm_adapter_conformance.run.runner import Order, run_suite
     from vllm_adapter_doctor.serving.before_start import look_at
 
     # Asked first, so that what is missing is a sentence of ours and not of pytest.
-    find_target(args.name, args.level, device=args.device, seed=args.seed, emulate=args.emulate)
+    seed = fresh_seed() if args.seed is None else args.seed
+    find_target(
+        args.name,
+        args.level,
+        device=args.device,
+        seed=seed,
+        budget=args.budget,
+        emulate=args.emulate,
+    )
     if args.level != "L0" and args.emulate is None:  # which open no device of the machine
         look_at(args.name, args.device, warn)
     kind = "" if args.emulate is None else "-emulated"
     file = args.output or FOLDER / f"{args.name}-{args.level}{kind}.json"
-    order = Order(args.name, args.level, args.device, args.seed, file, emulate=args.emulate)
+    order = Order(
+        args.name,
+        args.level,
+        args.device,
+        seed,
+        file,
+        emulate=args.emulate,
+        budget=args.budget,
+    )
     with _Follower(f"{args.name} {args.level}", verbose=args.verbose) as follower:
         suite = run_suite(order, follower)
     certificate = json.loads(file.read_text(encoding="utf-8"))
@@ -142,5 +171,20 @@ def _report(
     reached = certificate["level_reached"] == certificate["level_asked"]
     print(colour(clean(certificate["headline"]), "green" if reached else "red"))
     counts = certificate["counts"]
+    _report_sampling(certificate)
     print("  ".join(f"{kind.replace('_', ' ')} {n}" for kind, n in counts.items()))
     print(f"certificate: {clean(file)}")
+
+
+def _report_sampling(certificate: Mapping[str, Any]) -> None:
+    """How many cases were drawn, with what, and which boundaries nobody has been to."""
+    found = certificate.get("sampling")
+    if found is None:
+        return
+    operators = found["operators"].values()
+    draws = sum(one["draws"] for one in operators)
+    missed = sum(len(one["not_visited"]) for one in operators)
+    print(
+        f"drawn: {draws} points of the operators' spaces (seed {certificate['seed']}); "
+        f"{missed} boundary values not visited within {found['budget_s']:g} s"
+    )

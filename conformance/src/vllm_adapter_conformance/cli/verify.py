@@ -82,6 +82,7 @@ def _replay(
     """Items that were run again: the certificate's outcome, and the present one."""
     import secrets
 
+    from vllm_adapter_conformance.base.target import BUDGET_S
     from vllm_adapter_conformance.plan.find_target import find_target
     from vllm_adapter_conformance.run.runner import Order, run_suite
 
@@ -94,7 +95,8 @@ def _replay(
     }
     # Not the certificate's seed: its author must not know which cases will be drawn.
     drawn = secrets.SystemRandom().sample(sorted(run_before), min(count, len(run_before)))
-    find_target(name, level, device=device, seed=document["seed"])
-    order = Order(name, level, device, document["seed"], cases=drawn)
+    budget = document.get("sampling", {}).get("budget_s", BUDGET_S)
+    find_target(name, level, device=device, seed=document["seed"], budget=budget)
+    order = Order(name, level, device, document["seed"], cases=drawn, budget=budget)
     results = run_suite(order, lambda event: None).results
     return {id: (run_before[id], results[id].outcome if id in results else None) for id in drawn}

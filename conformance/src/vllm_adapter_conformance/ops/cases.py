@@ -123,8 +123,22 @@ def direct_case(capability: Capability, op: str) -> OpFacts | None:
 
 
 def undeclared(capability: Capability, op: str) -> list[OpFacts]:
-    """The cases of `variations` that must be refused; never empty."""
-    return [case for case in variations(capability, op) if case.refusal]
+    """The cases of `variations` that must be refused, and some next to the ends of limits.
+
+    Never empty: the last one is of the foreign dtype.
+    """
+    operator = OPERATORS[op]
+    found = variations(capability, op)
+    known = {case.id for case in found}
+    beyond = [
+        _settled(capability, op, base | {name: value})
+        for base in _bases(capability, operator)
+        for name in operator.bind_facts
+        for value in _beyond(capability, operator, name)
+    ]
+    others = {case.id: case for case in beyond if case.refusal and case.id not in known}
+    refused = [case for case in found if case.refusal]
+    return [*refused[:-1], *others.values(), refused[-1]]
 
 
 def refusal(capability: Capability, op: str, facts: Mapping[str, FactValue]) -> Reject | None:
@@ -196,6 +210,21 @@ def _named(fact: Fact, rule: Rule) -> tuple[FactValue, ...]:
     if "multiple_of" in rule and not others and holds(rule, kind(least + step)):
         named.append(kind(least + step))
     return tuple(named)
+
+
+def _beyond(capability: Capability, operator: Operator, name: str) -> list[FactValue]:
+    """The first values behind the ends of a size's bounds, in steps that the bounds have."""
+    found: list[FactValue] = []
+    for _, entries in _entries(capability, operator):
+        for entry in entries:
+            rule = entry.limits.get(name, {})
+            if entry.declares and not isinstance(rule, tuple) and operator.facts[name].off is None:
+                step = rule.get("multiple_of", 1)
+                most = [math.floor(rule["max"] / step) * step + step] if "max" in rule else []
+                least = [math.ceil(rule["min"] / step) * step - step] if "min" in rule else []
+                kind = type(operator.facts[name].samples[0])
+                found += [kind(value) for value in (*most, *least) if value > 0]
+    return found
 
 
 def _bases(capability: Capability, operator: Operator) -> list[Facts]:

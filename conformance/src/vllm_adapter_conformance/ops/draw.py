@@ -25,6 +25,15 @@ class Draw:
         values = torch.randn(*shape, generator=self._generator, dtype=torch.float64)
         return (values * scale).to(dtype)
 
+    def quick(self, *shape: int, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
+        """As `normal`, at half the cost: drawn in float32."""
+        values = torch.randn(*shape, generator=self._generator, dtype=torch.float32)
+        return (values if scale == 1 else values * scale).to(dtype)
+
+    def some(self, *shape: int) -> torch.Tensor:
+        """bool, true for about one in eight."""
+        return torch.randint(0, 8, shape, generator=self._generator) == 0
+
     def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
         """int64 values of [low, high).
 
@@ -50,3 +59,32 @@ def columns(put: Put, wide: torch.Tensor, start: int, stop: int) -> torch.Tensor
     wide: [..., width] -> [..., stop - start].
     """
     return put(wide)[..., start:stop]
+
+
+def laid(put: Put, tensor: torch.Tensor, how: str) -> torch.Tensor:
+    """The tensor on the device, laid out in that way; what lies beside it in memory is NaN.
+
+    `how` is a member of a layout's dimension. Integers have the greatest number beside them.
+    """
+    if how == "plain" or not tensor.ndim:
+        return put(tensor)
+    last = tensor.shape[-1]
+    if how == "offset":
+        memory = _beside((tensor.numel() + 3,), tensor.dtype)
+        memory[3:] = tensor.flatten()
+        return put(memory)[3:].view(tensor.shape)
+    if how == "every other":
+        memory = _beside((*tensor.shape, 2), tensor.dtype)
+        memory[..., 0] = tensor
+        return put(memory)[..., 0]
+    if how == "transposed" and tensor.ndim > 1:
+        return put(tensor.transpose(0, 1).contiguous()).transpose(0, 1)
+    start, width = (0, 2 * last) if how == "strided" else (3, last + 3)
+    memory = _beside((*tensor.shape[:-1], width), tensor.dtype)
+    memory[..., start : start + last] = tensor
+    return put(memory)[..., start : start + last]
+
+
+def _beside(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    filler = torch.nan if dtype.is_floating_point else torch.iinfo(dtype).max
+    return torch.full(shape, filler, dtype=dtype)

@@ -43,6 +43,10 @@ class Call:
     sample: Sample
     args: list[Any]
     bases: list[torch.Tensor]
+    weight: Any = None
+    """The weight as it was before `prepare_weights`, which may keep it."""
+    wanted: tuple[Sample, Sequence[Expected]] | None = None
+    """The reference of a sample, kept for the next time that this call is judged."""
 
     @property
     def mutated(self) -> list[torch.Tensor]:
@@ -75,15 +79,21 @@ def make_call(bench: Bench, spec: OpSpec, sample: Sample) -> Call:
 
 def bound_call(bench: Bench, binding: Binding, sample: Sample) -> Call:
     """As `make_call`, at the binding's load and step moments: weights prepared, step planned."""
-    spec = SPECS[binding.case.op]
-    call = make_call(bench, spec, sample)
-    if spec.name in WEIGHTS:
-        call.args[WEIGHTS[spec.name]] = binding.prepare_weights(call.args[WEIGHTS[spec.name]])
-    if spec.operator.planned:
-        assert sample.step is not None
-        binding.plan(sample.step(bench.device))
-        call.args[-1] = binding.handle
+    call = make_call(bench, SPECS[binding.case.op], sample)
+    make_ready(bench, binding, call)
     return call
+
+
+def make_ready(bench: Bench, binding: Binding, call: Call) -> None:
+    """The load and step moments of a call, once more where it was run before."""
+    if call.spec.name in WEIGHTS:
+        at = WEIGHTS[call.spec.name]
+        call.weight = call.args[at] if call.weight is None else call.weight
+        call.args[at] = binding.prepare_weights(call.weight)
+    if call.spec.operator.planned:
+        assert call.sample.step is not None
+        binding.plan(call.sample.step(bench.device))
+        call.args[-1] = binding.handle
 
 
 def bind_declared(bench: Bench, op: str, facts: Facts) -> Binding:
@@ -147,7 +157,7 @@ def judge_results(bench: Bench, call: Call, results: Sequence[Any], facts: Facts
     worst = 0.0
     for name, got, want in zip(names, found, wanted, strict=True):
         _check_kind(bench, call, facts, name, got, want)
-        seen = compare(got, want, TRIALS[call.spec.name].terms(facts))
+        seen = compare(got, want, call.sample.terms or TRIALS[call.spec.name].terms(facts))
         worst = max(worst, seen.share)
         if seen.share > 1:
             raise _failure(
@@ -158,9 +168,18 @@ def judge_results(bench: Bench, call: Call, results: Sequence[Any], facts: Facts
 
 def expected(call: Call) -> Sequence[Expected]:
     """The float64 reference for a call, from fresh host copies of the sample."""
-    spec = call.spec
-    upcast = [_upcast(argument) for argument in call.sample.build(torch.Tensor.clone)]
-    wanted = list(TRIALS[spec.name].reference(*upcast))
+    if call.wanted is None or call.wanted[0] is not call.sample:
+        call.wanted = call.sample, _expected(call)
+    return call.wanted[1]
+
+
+def _expected(call: Call) -> Sequence[Expected]:
+    spec, trial = call.spec, TRIALS[call.spec.name]
+    upcast = [
+        argument if number in trial.as_stored else _upcast(argument)
+        for number, argument in enumerate(call.sample.build(torch.Tensor.clone))
+    ]
+    wanted = list(trial.reference(*upcast))
     first_mutated = len(wanted) - len(spec.mutates)
     for position, argument in enumerate(call.mutated, first_mutated):
         # What is copied is judged as the dtype that holds it can hold it.

@@ -47,9 +47,12 @@ def compare(got: torch.Tensor, want: Expected, terms: int) -> Comparison:
         return Comparison(math.inf, (), math.nan, math.nan)
     if result.numel() == 0:
         return Comparison(0.0, (), 0.0, 0.0)
-    error = (result.double() - value).abs()
-    same = (result.double() == value) | (result.isnan() & value.isnan())
-    share = torch.where(same, 0.0, error / _budget(result.dtype, want, terms))
+    wide = result.double()
+    same = (wide == value) | (wide.isnan() & value.isnan())
+    if same.all():
+        first = float(wide.flatten()[0])
+        return Comparison(0.0, (0,) * wide.ndim, first, first)
+    share = torch.where(same, 0.0, (wide - value).abs() / _budget(result.dtype, want, terms))
     share = share.nan_to_num(nan=math.inf, posinf=math.inf)
     worst = int(share.argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), share.shape))

@@ -5,7 +5,7 @@ Written from what the operators mean, and not from core's code, which is judged 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,12 +42,25 @@ class Sample:
     name: str
     build: Callable[[Put], tuple[Any, ...]]
     step: Callable[[torch.device], Step] | None = None
+    terms: int | None = None
+    """Length of the longest sum behind one element, where it is not as the facts alone have it."""
 
 
 class SampleMaker(Protocol):
     """Makes an operator's samples for the facts of one case; `seed` fixes every number."""
 
     def __call__(self, facts: Facts, seed: int) -> Sequence[Sample]: ...
+
+
+class SampleDrawer(Protocol):
+    """Makes the sample of one point of the operator's space.
+
+    `seed` fixes shapes and layouts; the numbers are others for other `contents`.
+    """
+
+    def __call__(
+        self, facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0
+    ) -> Sample: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,5 +71,10 @@ class Trial:
     """Plain torch in float64 on the host. Gets upcast copies; gives one Expected a result, then
     one a mutated argument."""
     samples: SampleMaker
+    """A few plain samples, which every rule about an operator begins with."""
+    draw: SampleDrawer
+    """The sample of a choice of `dimensions.SAMPLED`."""
     terms: Callable[[Facts], int]
     """Length of the longest sum behind one element."""
+    as_stored: frozenset[int] = frozenset()
+    """Arguments that the reference gets in their own dtype: caches, of which it reads little."""

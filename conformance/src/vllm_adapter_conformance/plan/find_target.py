@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import Final
 
 from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.discovery.registry import find, host_for, located, scan
@@ -13,12 +15,26 @@ from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.settings import Settings
 from vllm_adapter_conformance.base.emulation import LEVEL, emulated_record, emulator_of
 from vllm_adapter_conformance.base.rule import MODELS, SERVING
-from vllm_adapter_conformance.base.target import Target, with_device
+from vllm_adapter_conformance.base.target import BUDGET_S, Target, with_device
 from vllm_adapter_conformance.plan.vllm_installed import need_platform, need_vllm
+
+MOST_S: Final = 86400.0
+"""The largest budget: a day."""
+
+
+def fresh_seed() -> int:
+    """A seed for one run: its cases are known to nobody before it."""
+    return secrets.randbelow(1 << 31)
 
 
 def find_target(
-    name: str, level: str, *, device: int = 0, seed: int = 0, emulate: str | None = None
+    name: str,
+    level: str,
+    *,
+    device: int = 0,
+    seed: int = 0,
+    budget: float = BUDGET_S,
+    emulate: str | None = None,
 ) -> Target:
     """The target of a run up to `level`. L0 neither probes the adapter nor needs its device.
 
@@ -27,10 +43,14 @@ def find_target(
 
     Raises:
         AdapterError: no such adapter, or the level needs a device and it cannot be used.
-        InputError: as the registry; a device or seed that is not a number from zero up; the level
-            needs transformers or vLLM, which is not there, or not of the tested version; vLLM has
-            no platform for the device.
+        InputError: as the registry; a device or seed that is not a number from zero up, or a
+            budget that is none; the level needs transformers or vLLM, which is not there, or not
+            of the tested version; vLLM has no platform for the device.
     """
+    if not 0 < budget <= MOST_S:
+        raise InputError(
+            f"--budget is a number of seconds above 0 and up to {MOST_S:g}", hint="try --budget 60"
+        )
     for option, number in (("--device", device), ("--seed", seed)):
         if number < 0:
             raise InputError(f"{option} is a number from zero up", hint=f"try {option} 0")
@@ -62,12 +82,12 @@ def find_target(
         record = emulated_record(
             _located(records, name, settings, host), emulator, descriptor or None
         )
-        return replace(with_device(record, host, device, seed), emulator=emulator)
+        return replace(with_device(record, host, device, seed), emulator=emulator, budget=budget)
     if level != "L0":
         record = find(name, settings, host)
         if level >= SERVING:
             need_platform(record, level)
-        return with_device(record, host, device, seed)
+        return replace(with_device(record, host, device, seed), budget=budget)
     found = _located(records, name, settings, host)
     if found.path is None:
         raise AdapterError(
@@ -75,7 +95,7 @@ def find_target(
             f"{found.reason}",
             hint=found.next_step,
         )
-    return Target(found, host, None, None, seed)
+    return Target(found, host, None, None, seed, budget)
 
 
 def _located(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,3 +118,30 @@ def held_by_process() -> int:
     kib = {name: value.split()[0] for name, _, value in fields if value.endswith(" kB")}
     resident = kib.get("RssAnon") or kib["VmRSS"]  # some sandboxes tell only the sum
     return (int(resident) + int(kib.get("VmSwap", 0))) * 1024
+
+
+class _MallInfo(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def allocated_by_process() -> dict[str, int]:
+    """What is allocated and not freed, to the byte: as the C library and Python count it.
+
+    Not every C library counts.
+    """
+    gc.collect()
+    found = {"Python objects": sys.getallocatedblocks()}
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is not None:
+        ask.restype = _MallInfo
+        info = ask()
+        found["bytes of malloc"] = int(info.uordblks) + int(info.hblkhd)
+    return found

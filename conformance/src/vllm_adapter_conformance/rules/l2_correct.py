@@ -10,6 +10,7 @@ from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Cases, NotDeclared, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import declared, operator_cases
+from vllm_adapter_conformance.ops.space import drawn_cases
 
 _BREAKS: Final = {
     "linear": "Every projection of a model is a linear: each token is computed from wrong "
@@ -34,6 +35,9 @@ _BREAKS: Final = {
     "attention": "A token of an encoder sees another text of the batch, or not all of its own.",
 }
 _MEND: Final = (
+    "Cases with a few plain samples come first. Drawn ones follow, which span facts, sizes, "
+    "layouts, values and what was called before: every two of them meet, and values at which "
+    "kernels break are visited, with another seed in each run. "
     "The failure names the worst element, both values, the sample and the facts of the case. "
     "Compare there with the float64 reference in the operator's file in "
     "vllm_adapter_conformance.ops.trials. If the kernel cannot serve the case, narrow `dtypes` or "
@@ -45,7 +49,9 @@ _MEND: Final = (
 
 def _cases(op: str) -> Cases:
     def cases(target: Target) -> Iterator[Case | NotDeclared]:
-        return operator_cases(declared(target), op) if target.capability else iter(())
+        if target.capability:
+            yield from operator_cases(declared(target), op)
+            yield from drawn_cases(declared(target), op, target.seed, target.budget)
 
     return cases
 
@@ -54,6 +60,8 @@ def _check(bench: Bench, case: Case) -> Observation:
     from vllm_adapter.engine.ops.catalog import SPECS
     from vllm_adapter_conformance.ops import runs
 
+    if "draws" in case.params:
+        return _check_drawn(bench, case)
     op, facts = case.params["op"], dict(case.params["facts"])
     binding = runs.bind_declared(bench, op, facts)
     shares = [
@@ -61,6 +69,17 @@ def _check(bench: Bench, case: Case) -> Observation:
         for sample in runs.samples(SPECS[op], facts, bench)
     ]
     return Observation(max(shares), f"{len(shares)} samples on {', '.join(binding.providers)}")
+
+
+def _check_drawn(bench: Bench, case: Case) -> Observation:
+    from vllm_adapter_conformance.ops.history import History
+
+    op, worst = case.params["op"], 0.0
+    for number, drawn in enumerate(case.params["draws"]):
+        seed = f"{bench.target.seed}/{case.id}/{number}"
+        history = History(bench, op, drawn["facts"], drawn["choice"], seed)
+        worst = max(worst, history.run())
+    return Observation(worst, f"{len(case.params['draws'])} draws")
 
 
 for _op in OPERATORS:

@@ -19,16 +19,21 @@ from vllm_adapter_conformance.ops.cases import (
     refusal,
     values,
 )
-from vllm_adapter_conformance.rules._memory import held_by_process
+from vllm_adapter_conformance.rules._memory import allocated_by_process, held_by_process
 
 if TYPE_CHECKING:
     from vllm_adapter.engine.ops.bind import Binding
     from vllm_adapter_conformance.ops.runs import Call
+    from vllm_adapter_conformance.ops.trial import Sample
 
 GOAL_BYTES: Final = 16 << 20
 """The calls of one case write about so much: more than the noise of a process."""
 MAX_CALLS: Final = 2000
 MIN_CALLS: Final = 30
+WINDOWS: Final = 3
+WINDOW_CALLS: Final = 200
+SLOPES: Final = {"Python objects": 1, "bytes of malloc": 24, "bytes on the device": 1}
+"""What each call of each window must keep, to be a leak: what is kept once is none."""
 
 
 def _cases(target: Target) -> Iterator[Case | NotDeclared]:
@@ -55,8 +60,10 @@ def _large(target: Target, base: OpFacts) -> Facts:
     why="A server calls each operator millions of times: a kernel that keeps its result, a plan "
     "that keeps the last step's, or an allocation without its free ends as out of memory after "
     "hours. Counted are the device's own figure where the framework keeps one, live tensors of "
-    "the process, and what it holds. Usual causes are a cache keyed by tensor, and a list "
-    "that keeps temporaries alive for an asynchronous launch.",
+    "the process, and what it holds; then, over three windows of equal calls, every object and "
+    "byte that is allocated: what grows in each of them by a little a call ends the same way, "
+    "later. Usual causes are a cache keyed by tensor, and a list that keeps temporaries alive for "
+    "an asynchronous launch.",
     cases=_cases,
     needs=("L1.copy.round_trip",),
     seconds=120.0,
@@ -72,10 +79,24 @@ def check(bench: Bench, case: Case) -> Observation:
     sample = max(samples, key=lambda s: runs.make_call(bench, SPECS[op], s).written)
     call = runs.bound_call(bench, binding, sample)
     calls = min(MAX_CALLS, max(MIN_CALLS, math.ceil(GOAL_BYTES / max(1, call.written))))
-    _repeat(bench, binding, call, max(MIN_CALLS, calls // 4))
-    before = _usage(bench)
-    _repeat(bench, binding, call, calls)
-    after = _usage(bench)
+    # What is there now is not looked at again: with torch loaded that takes longer than the calls.
+    gc.freeze()
+    try:
+        _repeat(bench, binding, call, max(MIN_CALLS, calls // 4))
+        before = _usage(bench)
+        _repeat(bench, binding, call, calls)
+        after = _usage(bench)
+        _judge_growth(op, call, calls, before, after, bench.target.seed)
+        _slope(bench, binding, min(samples, key=lambda s: _least(bench, op, s)), op)
+    finally:
+        gc.unfreeze()
+    return Observation(note=f"{calls} calls; counted: {', '.join(after)}")
+
+
+def _judge_growth(
+    op: str, call: Call, calls: int, before: dict[str, int], after: dict[str, int], seed: int
+) -> None:
+    """Fails where about as much is held as the calls have written."""
     kept = calls * call.written
     for what, limit in (
         ("live tensors", calls // 2),
@@ -88,10 +109,49 @@ def check(bench: Bench, case: Case) -> Observation:
             raise Failure(
                 f"{calls} calls of {op} to keep no memory",
                 f"{growth} more {what}",
-                detail=f"sample {sample.name!r} writes {call.written} bytes a call; "
-                f"seed {bench.target.seed}",
+                detail=f"sample {call.sample.name!r} writes {call.written} bytes a call; "
+                f"seed {seed}",
             )
-    return Observation(note=f"{calls} calls; counted: {', '.join(after)}")
+
+
+def _least(bench: Bench, op: str, sample: Sample) -> float:
+    """What a call of a sample writes; a sample that writes nothing comes last."""
+    from vllm_adapter.engine.ops.catalog import SPECS
+    from vllm_adapter_conformance.ops import runs
+
+    return runs.make_call(bench, SPECS[op], sample).written or math.inf
+
+
+def _slope(bench: Bench, binding: Binding, sample: Sample, op: str) -> None:
+    """Fails where every one of several windows of calls keeps a little for each call."""
+    from vllm_adapter_conformance.ops import runs
+
+    call = runs.bound_call(bench, binding, sample)
+    _repeat(bench, binding, call, MIN_CALLS)
+    kept: dict[str, list[int]] = {}
+    before = _allocated(bench)
+    for _ in range(WINDOWS):
+        _repeat(bench, binding, call, WINDOW_CALLS)
+        now = _allocated(bench)
+        for what in now:
+            kept.setdefault(what, []).append(now[what] - before[what])
+        before = now
+    for what, grown in kept.items():
+        if min(grown) >= SLOPES[what] * WINDOW_CALLS:
+            raise Failure(
+                f"{WINDOW_CALLS} calls of {op} to keep nothing, after so many others",
+                f"{min(grown)} more {what} in each of {WINDOWS} windows",
+                detail=f"sample {sample.name!r}; seed {bench.target.seed}",
+            )
+
+
+def _allocated(bench: Bench) -> dict[str, int]:
+    """To the byte, by every count that there is."""
+    found = allocated_by_process()
+    stats = bench.runtime.memory_stats(bench.opened.record.index)
+    if stats.source == "framework":
+        found["bytes on the device"] = stats.allocated_bytes
+    return found
 
 
 def _repeat(bench: Bench, binding: Binding, call: Call, calls: int) -> None:

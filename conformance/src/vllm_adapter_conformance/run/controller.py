@@ -24,7 +24,7 @@ from vllm_adapter_conformance.judge import waivers
 from vllm_adapter_conformance.judge.journal import Journal, Reader, of
 from vllm_adapter_conformance.judge.outcome import FAIL, SKIPPED, Result, ended, failed, settle
 from vllm_adapter_conformance.judge.outcome import waiver_of as waiver_for
-from vllm_adapter_conformance.plan.find_target import find_target
+from vllm_adapter_conformance.plan.find_target import find_target, fresh_seed
 from vllm_adapter_conformance.plan.suite import Item, Plan, make_plan
 from vllm_adapter_conformance.rules import registered
 from vllm_adapter_conformance.run.watch import Watch
@@ -53,7 +53,8 @@ def prepare(config: pytest.Config) -> tuple[Target, Plan]:
         option.adapter,
         option.level,
         device=option.device,
-        seed=option.seed,
+        seed=fresh_seed() if option.seed is None else option.seed,
+        budget=option.budget,
         emulate=option.emulate,
     )
     waivers.check(waivers.shipped(), registered().keys())

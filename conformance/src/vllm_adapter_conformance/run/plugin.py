@@ -85,8 +85,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         OPTION,
         metavar="NAME",
         help="certify this adapter: pytest --pyargs vllm_adapter_conformance --adapter NAME "
-        "[--level L0|L1|L2|L3|L4] [--device N] [--seed S] [--emulate NAME] [--certificate FILE] "
-        "[--case ID]",
+        "[--level L0|L1|L2|L3|L4] [--device N] [--seed S] [--budget SECONDS] "
+        "[--emulate NAME] [--certificate FILE] [--case ID]",
     )
 
 
@@ -95,11 +95,19 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
     if not any(word == OPTION or word.startswith(f"{OPTION}=") for word in args):
         return
     from vllm_adapter_conformance.base.rule import LEVELS
+    from vllm_adapter_conformance.base.target import BUDGET_S
 
     group = parser.getgroup("vllm-adapter conformance")
     group.addoption("--level", choices=LEVELS, default="L2", help="highest level")
     group.addoption("--device", type=int, default=0, metavar="N", help="the device's index")
-    group.addoption("--seed", type=int, default=0, metavar="S", help="fixes all random numbers")
+    group.addoption("--seed", type=int, metavar="S", help="of an earlier run, to repeat its cases")
+    group.addoption(
+        "--budget",
+        type=float,
+        default=BUDGET_S,
+        metavar="SECONDS",
+        help="for the drawn cases",
+    )
     group.addoption("--emulate", metavar="NAME", help="run L1 on this adapter's emulated device")
     group.addoption("--certificate", metavar="FILE", help="write the certificate here")
     group.addoption("--journal", metavar="FILE", help="keep the run's journal here")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import write_atomic
+from vllm_adapter_conformance.base.target import BUDGET_S
 
 if TYPE_CHECKING:
     from vllm_adapter_conformance.judge.outcome import Result
@@ -42,6 +43,7 @@ def write_all(folder: Path, order: Order, failures: Iterable[Result]) -> Mapping
         "level": order.level,
         "device": order.device,
         "seed": order.seed,
+        "budget": order.budget,
     }
     if order.emulate is not None:
         options["emulate"] = order.emulate
@@ -65,7 +67,14 @@ def write_all(folder: Path, order: Order, failures: Iterable[Result]) -> Mapping
 
 
 def again(
-    adapter: str, item: str, *, level: str, device: int, seed: int, emulate: str | None = None
+    adapter: str,
+    item: str,
+    *,
+    level: str,
+    device: int,
+    seed: int,
+    budget: float = BUDGET_S,
+    emulate: str | None = None,
 ) -> int:
     """Runs one item in this process and prints how it ended; gives the exit code."""
     import os
@@ -80,7 +89,9 @@ def again(
 
     os.environ["VA_FALLBACK"] = "error"  # the suite's policy
     try:
-        target = find_target(adapter, level, device=device, seed=seed, emulate=emulate)
+        target = find_target(
+            adapter, level, device=device, seed=seed, budget=budget, emulate=emulate
+        )
         planned = make_plan(target, level, registered(), only=[item]).item(item)
     except VllmAdapterError as error:
         print(error)

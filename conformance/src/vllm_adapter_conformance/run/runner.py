@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from vllm_adapter.errors import VllmAdapterError
+from vllm_adapter_conformance.base.target import BUDGET_S
 from vllm_adapter_conformance.certificate.document import make_room, write
 from vllm_adapter_conformance.judge.journal import Event, Reader, of
 from vllm_adapter_conformance.judge.outcome import Result, ended
@@ -43,11 +44,13 @@ class Order:
     certificate: Path | None = None
     cases: Sequence[str] = ()
     emulate: str | None = None
+    budget: float = BUDGET_S
 
     def words(self, certificate: Path) -> list[str]:
         """As pytest's arguments; the certificate, if one is asked for, is written there."""
         words = ["--adapter", self.adapter, "--level", self.level]
         words += ["--device", str(self.device), "--seed", str(self.seed)]
+        words += ["--budget", repr(self.budget)]
         if self.emulate is not None:
             words += ["--emulate", self.emulate]
         if self.certificate is not None:

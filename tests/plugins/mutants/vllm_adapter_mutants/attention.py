@@ -88,6 +88,7 @@ def _attend(
     blocks_of: Callable[[list[int]], Iterable[int]] = list,
     whole_blocks: bool = False,
     kept: Kept | None = None,
+    floor: float = -torch.inf,
 ) -> torch.Tensor:
     if window or soft_cap:
         raise RuntimeError("neither a window nor a soft cap")
@@ -110,7 +111,9 @@ def _attend(
         seen = see(torch.arange(context - (stop - start), context)[:, None], place)
         seen = seen & (place < context)
         scores = query[start:stop].transpose(0, 1).float() @ pair[0].transpose(1, 2) * scale
-        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        scores = scores.masked_fill(~seen, -torch.inf)
+        parts = (scores - scores.amax(-1, keepdim=True).clamp(min=floor)).exp()
+        weights = parts / parts.sum(-1, keepdim=True)
         out[start:stop] = (weights @ pair[1]).transpose(0, 1).to(query.dtype)
     return out
 

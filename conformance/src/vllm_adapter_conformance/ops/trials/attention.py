@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, torch_dtype
+from vllm_adapter_conformance.ops.draw import Draw, laid, torch_dtype
+from vllm_adapter_conformance.ops.lengths import packed_lengths
 from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
 from vllm_adapter_conformance.ops.trials._attend import attend
+from vllm_adapter_conformance.ops.trials._values import score_values
 
 KV_HEADS: Final = 2
 
@@ -71,8 +73,32 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     ]
 
 
+def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
+    size, dtype, kv_heads = int(facts["head_size"]), torch_dtype(facts), choice["kv_heads"]
+    heads = kv_heads * int(facts["gqa_ratio"])
+    lengths = packed_lengths(choice, seed)
+
+    def build(put: Put) -> tuple[object, ...]:
+        draw = Draw(0, "attention", seed, contents)
+        fused = draw.quick(sum(lengths), heads + 2 * kv_heads, size, dtype=dtype)
+        query, key, value = torch.split(fused, [heads, kv_heads, kv_heads], dim=1)
+        query, key = score_values(draw, choice["values"], query, key)
+        if choice["layout"] == "fused":
+            memory = put(torch.cat((query, key, value), 1))
+            parts = torch.split(memory, [heads, kv_heads, kv_heads], dim=1)
+        else:
+            parts = tuple(laid(put, p.contiguous(), choice["layout"]) for p in (query, key, value))
+        starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+        options = bool(facts["causal"]), int(facts["window"]), float(facts["soft_cap"])
+        return *parts, put(starts), size ** choice["scale"], *options
+
+    terms = max(size, *lengths, 1)
+    return Sample(f"drawn: {dict(choice)}", build, terms=terms)
+
+
 TRIAL: Final = Trial(
     reference=_reference,
     samples=_samples,
+    draw=_draw,
     terms=lambda facts: max(int(facts["head_size"]), 33),
 )

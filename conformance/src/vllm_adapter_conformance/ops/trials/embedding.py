@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, torch_dtype
+from vllm_adapter_conformance.ops.draw import Draw, laid, torch_dtype
 from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.trials._values import copied_values
 
 ROWS: Final = 50
+EDGES: Final = (127, 128, 255, 256, 32767, 32768, 65535, 65536)
+"""Numbers that do not fit some integers."""
 
 
 def _reference(ids: torch.Tensor, weight: torch.Tensor) -> Sequence[Expected]:
-    value = weight[ids]
+    value = weight[ids].double()
     # A copy is exact: with magnitude zero the tolerance is zero too.
     return [Expected(value, torch.zeros_like(value))]
 
@@ -40,8 +43,28 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     ]
 
 
+def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
+    hidden, rows, dtype = int(facts["hidden"]), choice["vocabulary"], torch_dtype(facts)
+
+    def build(put: Put) -> tuple[object, ...]:
+        draw = Draw(0, "embedding", seed, contents)
+        ids = draw.integers(0, rows, *choice["rows"])
+        named = torch.tensor([rows - 1, 0, *(edge for edge in EDGES if edge < rows)])
+        flat = ids.flatten()
+        flat[: len(named)] = named[draw.permutation(len(named))][: len(flat)]
+        # Rows that nobody asks for are no numbers.
+        table = torch.full((rows, hidden), torch.nan, dtype=dtype)
+        asked = torch.unique(flat)
+        table[asked] = copied_values(draw, choice["values"], (len(asked), hidden), dtype)
+        return put(flat.view(ids.shape)), laid(put, table, choice["weights"])
+
+    return Sample(f"drawn: {dict(choice)}", build)
+
+
 TRIAL: Final = Trial(
     reference=_reference,
     samples=_samples,
+    draw=_draw,
+    as_stored=frozenset({1}),
     terms=lambda facts: 1,
 )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, columns, torch_dtype
+from vllm_adapter_conformance.ops.draw import Draw, columns, laid, torch_dtype
 from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
 from vllm_adapter_conformance.ops.trials import rms_norm
+from vllm_adapter_conformance.ops.trials._values import row_values
 
 
 def _reference(
@@ -36,8 +37,24 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     return [sample(*row) for row in rms_norm.ROWS]
 
 
+def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
+    hidden, dtype = int(facts["hidden"]), torch_dtype(facts)
+
+    def build(put: Put) -> tuple[object, ...]:
+        draw = Draw(0, "fused_add_rms_norm", seed, contents)
+        shape = (*choice["rows"], hidden)
+        x, residual = (row_values(draw, choice["values"], shape, dtype) for _ in range(2))
+        weight = laid(put, draw.quick(hidden, dtype=dtype), choice["weights"])
+        # The residual of a model is no view of something else, though it may lie anywhere.
+        beside = "offset" if choice["weights"] == "offset" else "plain"
+        return laid(put, x, choice["layout"]), laid(put, residual, beside), weight, choice["eps"]
+
+    return Sample(f"drawn: {dict(choice)}", build)
+
+
 TRIAL: Final = Trial(
     reference=_reference,
     samples=_samples,
+    draw=_draw,
     terms=lambda facts: int(facts["hidden"]),
 )

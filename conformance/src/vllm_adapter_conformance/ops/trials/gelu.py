@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, columns, torch_dtype
-from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, SampleMaker, Trial
+from vllm_adapter_conformance.ops.draw import Draw, columns, laid, torch_dtype
+from vllm_adapter_conformance.ops.trial import (
+    Expected,
+    Put,
+    Sample,
+    SampleDrawer,
+    SampleMaker,
+    Trial,
+)
+from vllm_adapter_conformance.ops.trials._values import gate_values, up_values
 
 
 def _gelu(x: torch.Tensor, tanh: bool) -> torch.Tensor:
@@ -52,13 +60,30 @@ def _samples(name_of_op: str, halves: int) -> SampleMaker:
     return make
 
 
+def _draw(name_of_op: str, *, gated: bool) -> SampleDrawer:
+    def make(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
+        def build(put: Put) -> tuple[object, ...]:
+            draw = Draw(0, name_of_op, seed, contents)
+            shape = (*choice["rows"], int(facts["hidden"]))
+            x = gate_values(draw, choice["values"], shape, torch_dtype(facts))
+            if gated:
+                x = torch.cat((x, up_values(draw, choice["values"], x)), -1)
+            return laid(put, x, choice["layout"]), bool(facts["tanh"])
+
+        return Sample(f"drawn: {dict(choice)}", build)
+
+    return make
+
+
 GELU: Final = Trial(
     reference=_alone,
     samples=_samples("gelu", 1),
+    draw=_draw("gelu", gated=False),
     terms=lambda facts: 1,
 )
 GELU_AND_MUL: Final = Trial(
     reference=_gated,
     samples=_samples("gelu_and_mul", 2),
+    draw=_draw("gelu_and_mul", gated=True),
     terms=lambda facts: 1,
 )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, columns, torch_dtype
+from vllm_adapter_conformance.ops.draw import Draw, columns, laid, torch_dtype
 from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.trials._values import row_values
 
 
 def _reference(
@@ -42,8 +43,27 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     ]
 
 
+def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
+    width, out, dtype = int(facts["in_features"]), int(facts["out_features"]), torch_dtype(facts)
+
+    def build(put: Put) -> tuple[object, ...]:
+        draw = Draw(0, "linear", seed, contents)
+        x = row_values(draw, choice["values"], (*choice["rows"], width), dtype)
+        weight = draw.quick(out, width, dtype=dtype, scale=width**-0.5)
+        half = width // 2
+        if choice["values"] == "cancelling":
+            weight[:, half : 2 * half] = weight[:, :half]
+        bias = None
+        if facts["bias"]:
+            bias = laid(put, draw.quick(out, dtype=dtype), choice["weights"])
+        return laid(put, x, choice["layout"]), laid(put, weight, choice["weights"]), bias, out
+
+    return Sample(f"drawn: {dict(choice)}", build)
+
+
 TRIAL: Final = Trial(
     reference=_reference,
     samples=_samples,
+    draw=_draw,
     terms=lambda facts: int(facts["in_features"]),
 )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
 from vllm_adapter.engine.ops.step import Step, make_step
-from vllm_adapter_conformance.ops.draw import Draw, torch_dtype
+from vllm_adapter_conformance.ops.draw import Draw, laid, torch_dtype
+from vllm_adapter_conformance.ops.lengths import paged_lengths
 from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
 from vllm_adapter_conformance.ops.trials._attend import attend
+from vllm_adapter_conformance.ops.trials._values import score_values
+from vllm_adapter_conformance.ops.trials.reshape_and_cache import laid_caches
 
 KV_HEADS: Final = 2
 BEYOND: Final = 2**30
@@ -36,7 +40,7 @@ def _reference(
         rows = slice(*query_start_loc[i : i + 2].tolist())
         blocks = block_table[i, : -(-context // block_size)].long()
         keys, values = (
-            cache[blocks].flatten(0, 1)[:context] for cache in (key_cache, value_cache)
+            _blocks(cache, blocks).flatten(0, 1)[:context] for cache in (key_cache, value_cache)
         )
         found = attend(
             query[rows], keys, values, scale, causal=True, window=window, soft_cap=soft_cap
@@ -44,6 +48,13 @@ def _reference(
         for out, part in zip(outs, found, strict=True):
             out[rows] = part
     return [Expected(*outs)]
+
+
+def _blocks(cache: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
+    """Some blocks of a cache in float64; torch gathers no float8."""
+    if cache.dtype.itemsize == 1:
+        return cache.view(torch.uint8)[blocks].view(cache.dtype).double()
+    return cache[blocks].double()
 
 
 def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
@@ -105,16 +116,105 @@ def _poison_unseen(
     caches: [2, blocks, block_size, kv_heads, head_size]; lengths and window in tokens.
     """
     block = caches.shape[2]
-    seen = torch.zeros(caches.shape[1] * block, dtype=torch.bool)
-    for blocks, length, context in zip(table, queries, contexts, strict=True):
-        first = max(0, context - length - window + 1) if window else 0
-        for place in range(first, context) if length else ():
-            seen[blocks[place // block] * block + place % block] = True
+    seen = _seen(caches.shape[1], block, table, queries, contexts, window)
     caches.flatten(1, 2)[:, ~seen] = torch.nan
+
+
+def _seen(
+    blocks: int,
+    block: int,
+    table: Sequence[Sequence[int]],
+    queries: Sequence[int],
+    contexts: Sequence[int],
+    window: int,
+) -> torch.Tensor:
+    """bool[slots]: whether some query sees what is in a slot."""
+    seen = torch.zeros(blocks * block, dtype=torch.bool)
+    for mine, length, context in zip(table, queries, contexts, strict=True):
+        first = max(0, context - length - window + 1) if window else 0
+        if length:
+            places = torch.arange(first, context)
+            seen[torch.tensor(mine)[places // block] * block + places % block] = True
+    return seen
+
+
+def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
+    size, block, dtype = int(facts["head_size"]), int(facts["block_size"]), torch_dtype(facts)
+    kv_heads, window = choice["kv_heads"], int(facts["window"])
+    heads = kv_heads * int(facts["gqa_ratio"])
+    stored = dtype if facts["kv_dtype"] == "auto" else getattr(torch, str(facts["kv_dtype"]))
+    queries, contexts = paged_lengths(choice, block, seed)
+
+    def tables(device: torch.device | str = "cpu") -> Step:
+        """The step with its table as wide as chosen, on the host or a device."""
+        draw = Draw(0, "tables", seed, contents)
+        rows, pool = _tables(draw, contexts, block, choice)
+        step = make_step(queries, contexts, rows, block)
+        filler = pool - 1 if choice["filler"] == "free" else choice["filler"]
+        table = step.block_table.masked_fill(step.block_table < 0, filler)
+        if choice["table"] != "exact":
+            more = torch.full((len(rows), 3), filler, dtype=torch.int32)
+            table = torch.cat((table, more), 1)
+        if device == "cpu":
+            return replace(step, block_table=table)
+        step = make_step(queries, contexts, rows, block, device)
+        return replace(step, block_table=table.to(device))
+
+    def build(put: Put) -> tuple[object, ...]:
+        on_host = tables()
+        draw = Draw(0, "paged_attention", seed, contents)
+        rows, pool = _tables(Draw(0, "tables", seed, contents), contexts, block, choice)
+        query = draw.quick(sum(queries), heads, size, dtype=dtype)
+        caches = torch.full((2, pool, block, kv_heads, size), torch.nan, dtype=dtype)
+        seen = _seen(pool, block, rows, queries, contexts, window).nonzero()[:, 0]
+        pair = draw.quick(2, len(seen), kv_heads, size, dtype=dtype)
+        query, keys = score_values(draw, choice["values"], query, pair[0])
+        flat = caches.flatten(1, 2)
+        flat[0, seen], flat[1, seen] = keys, pair[1]
+        key_cache, value_cache = laid_caches(put, caches.to(stored), choice["cache"])
+        if choice["layout"] == "fused":
+            fused = torch.cat((query, torch.full((len(query), 2, size), torch.nan).to(dtype)), 1)
+            query = put(fused)[:, :heads]
+        else:
+            query = laid(put, query, choice["layout"])
+        table = on_host.block_table
+        if choice["table"] == "view":
+            table = laid(put, table, "wider")
+        else:
+            table = put(table)
+        lengths = put(on_host.seq_lens), put(on_host.query_start_loc)
+        options = (size ** choice["scale"], window, float(facts["soft_cap"]), 0)
+        return query, key_cache, value_cache, table, *lengths, *options
+
+    def step(device: torch.device) -> Step:
+        return tables(device)
+
+    return Sample(f"drawn: {dict(choice)}", build, step, max(size, *contexts, 1))
+
+
+def _tables(
+    draw: Draw, contexts: Sequence[int], block: int, choice: Mapping[str, Any]
+) -> tuple[list[list[int]], int]:
+    """Blocks of each sequence, in random order, and how many there are in all.
+
+    In a large pool they are the last ones; the very last is nobody's, and neither is the first.
+    """
+    counts = [-(-context // block) for context in contexts]
+    needed = sum(counts)
+    pool = max(choice["pool"], needed + 2)
+    order = (draw.permutation(needed) + pool - 1 - needed).tolist()
+    rows = [[order.pop() for _ in range(count)] for count in counts]
+    for number in range(1, len(rows) if choice["shared"] else 0):
+        # A common prefix: whole blocks that both sequences have.
+        common = min(contexts[number], contexts[number - 1]) // block
+        rows[number][:common] = rows[number - 1][:common]
+    return rows, pool
 
 
 TRIAL: Final = Trial(
     reference=_reference,
     samples=_samples,
+    draw=_draw,
+    as_stored=frozenset({1, 2}),
     terms=lambda facts: max(int(facts["head_size"]), 2 * int(facts["block_size"]) + 3),
 )

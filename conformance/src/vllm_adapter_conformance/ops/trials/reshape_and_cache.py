@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, torch_dtype
+from vllm_adapter_conformance.ops.draw import Draw, laid, torch_dtype
 from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.trials._values import copied_values
 
 BLOCKS: Final = 4
 KV_HEADS: Final = 2
@@ -25,10 +26,11 @@ def _reference(
     block_size = key_cache.shape[1]
     for row, slot in enumerate(slot_mapping.tolist()):
         if slot >= 0:
-            key_cache[slot // block_size, slot % block_size] = key[row]
-            value_cache[slot // block_size, slot % block_size] = value[row]
+            for new, cache in ((key, key_cache), (value, value_cache)):
+                cache[slot // block_size, slot % block_size] = new[row].to(cache.dtype)
     # A copy is exact: with magnitude zero the tolerance is zero too.
-    return [Expected(cache, torch.zeros_like(cache)) for cache in (key_cache, value_cache)]
+    held = (cache.double() for cache in (key_cache, value_cache))
+    return [Expected(cache, torch.zeros((), dtype=cache.dtype).expand_as(cache)) for cache in held]
 
 
 def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
@@ -66,8 +68,61 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     ]
 
 
+def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
+    size, block, dtype = int(facts["head_size"]), int(facts["block_size"]), torch_dtype(facts)
+    stored = dtype if facts["kv_dtype"] == "auto" else getattr(torch, str(facts["kv_dtype"]))
+    heads, blocks = choice["kv_heads"], choice["pool"]
+    tokens = min(choice["tokens"], blocks * block)
+    # What float8 makes of infinity is a choice of whoever rounds.
+    values = choice["values"] if stored == dtype else "normal"
+
+    def build(put: Put) -> tuple[object, ...]:
+        draw = Draw(0, "reshape_and_cache", seed, contents)
+        slots = _slots(draw, tokens, blocks * block, choice["padding"])
+        qkv = copied_values(draw, values, (tokens, 3 * heads, size), dtype)
+        qkv[slots < 0] = torch.nan
+        held = torch.arange(2 * blocks * block * heads * size, dtype=torch.float32) % 509 - 254
+        caches = held.view(2, blocks, block, heads, size).to(stored)
+        key, value = qkv[:, heads : 2 * heads], qkv[:, 2 * heads :]
+        if choice["layout"] == "fused":
+            memory = put(qkv)
+            key, value = memory[:, heads : 2 * heads], memory[:, 2 * heads :]
+        else:
+            key, value = (laid(put, part.contiguous(), choice["layout"]) for part in (key, value))
+        return key, value, *laid_caches(put, caches, choice["cache"]), put(slots)
+
+    return Sample(f"drawn: {dict(choice)}", build)
+
+
+def laid_caches(put: Put, caches: torch.Tensor, how: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """caches[2, blocks, ...] as keys and values, which may be views of one tensor."""
+    if how == "apart":
+        return put(caches[0]), put(caches[1])
+    if how == "one behind the other":
+        both = put(caches)
+        return both[0], both[1]
+    both = put(caches.transpose(0, 1).contiguous())
+    return both[:, 0], both[:, 1]
+
+
+def _slots(draw: Draw, tokens: int, slots: int, padding: int | str) -> torch.Tensor:
+    """Slots for the tokens, the first and the last of the cache among them, and padding."""
+    named = torch.tensor([slots - 1, 0])[:tokens]
+    drawn = draw.integers(0, slots, 4 * tokens)
+    found = torch.cat((named, drawn, torch.arange(slots)[: 2 * tokens])).tolist()
+    chosen = torch.tensor(list(dict.fromkeys(found))[:tokens], dtype=torch.int64)
+    chosen = chosen[draw.permutation(tokens)]
+    if padding == "all":
+        chosen[:] = -1
+    elif padding != "none":
+        chosen[2::3] = int(padding)
+    return chosen
+
+
 TRIAL: Final = Trial(
     reference=_reference,
     samples=_samples,
+    draw=_draw,
+    as_stored=frozenset({2, 3}),
     terms=lambda facts: 1,
 )

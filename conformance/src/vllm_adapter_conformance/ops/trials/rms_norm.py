@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, columns, torch_dtype
+from vllm_adapter_conformance.ops.draw import Draw, columns, laid, torch_dtype
 from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.trials._values import row_values
 
 EPS: Final = 1e-6
 ROWS: Final[Sequence[tuple[str, tuple[int, ...], float, bool]]] = (
@@ -48,8 +49,21 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     return [sample(*row) for row in ROWS]
 
 
+def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
+    hidden, dtype = int(facts["hidden"]), torch_dtype(facts)
+
+    def build(put: Put) -> tuple[object, ...]:
+        draw = Draw(0, "rms_norm", seed, contents)
+        x = row_values(draw, choice["values"], (*choice["rows"], hidden), dtype)
+        weight = laid(put, draw.quick(hidden, dtype=dtype), choice["weights"])
+        return laid(put, x, choice["layout"]), weight, choice["eps"]
+
+    return Sample(f"drawn: {dict(choice)}", build)
+
+
 TRIAL: Final = Trial(
     reference=lambda x, weight, eps: [expected(x, weight, eps)],
     samples=_samples,
+    draw=_draw,
     terms=lambda facts: int(facts["hidden"]),
 )

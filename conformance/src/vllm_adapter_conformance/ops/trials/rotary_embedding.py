@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, torch_dtype
+from vllm_adapter_conformance.ops.draw import Draw, laid, torch_dtype
 from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
 
 KV_HEADS: Final = 2
@@ -45,7 +45,7 @@ def _reference(
     cos_sin_cache: torch.Tensor,
     interleaved: bool,
 ) -> Sequence[Expected]:
-    table = cos_sin_cache[positions]
+    table = cos_sin_cache[positions].double()
     return [_rotate(query, table, interleaved), _rotate(key, table, interleaved)]
 
 
@@ -86,8 +86,41 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     ]
 
 
+def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
+    size, dtype = int(facts["head_size"]), torch_dtype(facts)
+    rotary = max(2, int(size * choice["width"]) // 2 * 2) if facts["partial"] else size
+    kv_heads, places, tokens = choice["kv_heads"], choice["positions"], choice["tokens"]
+    heads, table_dtype = kv_heads * choice["ratio"], dtype
+    if choice["table"] == "float32":
+        table_dtype = torch.float32
+
+    def build(put: Put) -> tuple[object, ...]:
+        draw = Draw(0, "rotary_embedding", seed, contents)
+        positions = draw.integers(0, places, tokens)
+        positions[:2] = torch.tensor([places - 1, 0])[:tokens]
+        table = torch.full((places, rotary), torch.nan, dtype=table_dtype)
+        seen = torch.unique(positions)
+        turns = 10000.0 ** -torch.linspace(0, 1, rotary // 2, dtype=torch.float64)
+        angles = seen.double().outer(turns)
+        table[seen] = torch.cat((angles.cos(), angles.sin()), -1).to(table_dtype)
+        scale = 1e3 if choice["values"] == "large" else 1.0
+        qkv = draw.quick(tokens, heads + 2 * kv_heads, size, dtype=dtype, scale=scale)
+        query, key = qkv[:, :heads], qkv[:, heads : heads + kv_heads]
+        if choice["layout"] == "fused":
+            memory = put(qkv)
+            query, key = memory[:, :heads], memory[:, heads : heads + kv_heads]
+        else:
+            query, key = (laid(put, part.contiguous(), choice["layout"]) for part in (query, key))
+        table = laid(put, table, choice["weights"])
+        return put(positions), query, key, table, bool(facts["interleaved"])
+
+    return Sample(f"drawn: {dict(choice)}", build)
+
+
 TRIAL: Final = Trial(
     reference=_reference,
     samples=_samples,
+    draw=_draw,
+    as_stored=frozenset({3}),
     terms=lambda facts: 2,
 )

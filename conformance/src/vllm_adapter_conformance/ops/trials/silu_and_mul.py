@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, columns, torch_dtype
+from vllm_adapter_conformance.ops.draw import Draw, columns, laid, torch_dtype
 from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.trials._values import gate_values, up_values
 
 
 def _reference(x: torch.Tensor) -> Sequence[Expected]:
@@ -41,8 +42,20 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     ]
 
 
+def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
+    def build(put: Put) -> tuple[object, ...]:
+        draw = Draw(0, "silu_and_mul", seed, contents)
+        shape = (*choice["rows"], int(facts["hidden"]))
+        gate = gate_values(draw, choice["values"], shape, torch_dtype(facts))
+        both = torch.cat((gate, up_values(draw, choice["values"], gate)), -1)
+        return (laid(put, both, choice["layout"]),)
+
+    return Sample(f"drawn: {dict(choice)}", build)
+
+
 TRIAL: Final = Trial(
     reference=_reference,
     samples=_samples,
+    draw=_draw,
     terms=lambda facts: 1,
 )

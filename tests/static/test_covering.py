@@ -1,0 +1,169 @@
+"""Covering arrays, and the spaces that are made of descriptors, without torch."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vllm_adapter.contract.capability import parse_capability
+from vllm_adapter.contract.operators import DTYPES, OPERATORS
+from vllm_adapter_conformance.ops import space
+from vllm_adapter_conformance.ops.covering import Covering
+from vllm_adapter_conformance.ops.dimensions import SAMPLED, fact_dimension
+from vllm_adapter_conformance.ops.lengths import packed_lengths, paged_lengths
+
+pytestmark = pytest.mark.static
+
+FULL = {"support": "full", "dtypes": ["float32"], "run": "acme:kernel"}
+WHOLE = FULL | {"dtypes": list(DTYPES)}
+names = st.sampled_from("abcdef")
+dimensions = st.dictionaries(
+    names,
+    st.dictionaries(
+        st.sampled_from("xyz"), st.lists(st.integers(0, 99), min_size=1, unique=True), min_size=1
+    ),
+    min_size=1,
+)
+
+
+def capability(**operators):
+    raw = {
+        "schema": "vllm-adapter/capability/1.0",
+        "identity": {"vendor": "Acme", "arch": "a1"},
+        "operators": operators,
+    }
+    return parse_capability(raw, "acme.json")
+
+
+def rows_of(covering, count):
+    return list(itertools.islice(covering.rows(), count))
+
+
+@settings(max_examples=50, deadline=None)
+@given(dimensions, st.integers(0, 9))
+def test_every_pair_of_classes_and_every_member_is_met(given, seed):
+    covering = Covering(given, lambda row: True, random.Random(seed))
+    rows = rows_of(covering, 400)
+    met, asked = covering.pairs
+    assert met == asked and not covering.unseen
+    for one, other in itertools.combinations(given, 2):
+        seen = {(row[one], row[other]) for row in rows}
+        for a, b in itertools.product(given[one].values(), given[other].values()):
+            assert any((x, y) in seen for x in a for y in b)
+    assert all(row.keys() == given.keys() for row in rows)
+
+
+@given(st.integers(0, 9))
+def test_the_seed_fixes_the_rows(seed):
+    made = [
+        Covering(SAMPLED["attention"], lambda row: True, random.Random(s)) for s in (seed,) * 2
+    ]
+    one, other = (rows_of(covering, 30) for covering in made)
+    assert one == other
+    third = Covering(SAMPLED["attention"], lambda row: True, random.Random(seed + 1))
+    assert rows_of(third, 30) != one
+
+
+def test_what_no_row_may_have_is_left_over():
+    given = {"a": {"x": (1,), "y": (2,)}, "b": {"x": (1,), "y": (2,)}}
+    covering = Covering(given, lambda row: row["a"] == 1, random.Random(0))
+    assert all(row["a"] == 1 for row in rows_of(covering, 20))
+    assert covering.pairs == (2, 4) and covering.unseen == [("a", 2)]
+    nothing = Covering(given, lambda row: False, random.Random(0))
+    assert rows_of(nothing, 5) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "has", "lacks"),
+    [
+        ({"min": 32, "max": 256, "multiple_of": 2}, {32, 34, 64, 256, 254, 160}, {1, 16, 33, 257}),
+        ({"multiple_of": 24}, {24, 48, 72, 120}, {64, 128}),
+        ([64, 112], {64, 112}, {128, 96}),
+        ({}, {1, 33, 64, 160, 256, 512}, set()),
+    ],
+)
+def test_the_values_of_a_fact_are_what_its_limits_admit(limit, has, lacks):
+    entry = FULL | ({"limits": {"head_size": limit}} if limit else {})
+    cap = capability(reshape_and_cache=entry)
+    operator = OPERATORS["reshape_and_cache"]
+    found = fact_dimension(cap.operators["reshape_and_cache"], operator, "head_size")
+    values = set(itertools.chain.from_iterable(found.values()))
+    assert has <= values and not lacks & values
+
+
+def test_a_feature_that_is_not_declared_is_off():
+    cap = capability(paged_attention=FULL)
+    operator = OPERATORS["paged_attention"]
+    for name in ("window", "soft_cap", "kv_dtype"):
+        (values,) = fact_dimension(cap.operators["paged_attention"], operator, name).values()
+        assert values == (operator.facts[name].off,)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_draws_are_of_declared_cases_alone(op):
+    limits = {"hidden": {"max": 700}} if "hidden" in OPERATORS[op].facts else {}
+    cap = capability(**{op: WHOLE | {"limits": limits}})
+    found = space.drawn(cap, op, 3, 3.0)
+    assert found is not None and len(found.draws) > 5
+    for point in found.draws:
+        assert space.refusal(cap, op, point.facts) is None
+        assert point.choice.keys() == SAMPLED[op].keys()
+    assert space.drawn(capability(), op, 3, 3.0) is None
+
+
+def test_a_larger_budget_draws_more_and_leaves_less():
+    cap = capability(linear=WHOLE)
+    small, large = (space.drawn(cap, "linear", 1, budget) for budget in (2.0, 90.0))
+    assert len(small.draws) < len(large.draws)
+    assert len(small.not_visited) > 1
+    assert large.not_visited == ("offset=2147483648",)
+    assert small.pairs[0] < large.pairs[0]
+
+
+def test_other_seeds_draw_other_cases():
+    cap = capability(rms_norm=WHOLE)
+    one, again, other = (space.drawn(cap, "rms_norm", seed, 2.0) for seed in (1, 1, 2))
+    assert one == again and one.draws != other.draws
+
+
+def test_cases_are_of_one_dtype_and_small():
+    cap = capability(rms_norm=WHOLE)
+    cases = list(space.drawn_cases(cap, "rms_norm", 0, 2.0))
+    assert {case.id.partition("-")[0] for case in cases} == set(DTYPES)
+    for case in cases:
+        assert len(case.params["draws"]) <= space.GROUP
+        dtype = case.id.partition("-")[0]
+        assert {draw["facts"]["dtype"] for draw in case.params["draws"]} == {dtype}
+        assert case.pointer == "/operators/rms_norm"
+
+
+@given(
+    st.sampled_from(("decode", "prefill", "mixed")),
+    st.sampled_from((0, 1, 2, 17)),
+    st.sampled_from(("one", "block", "block and one", "short", 513)),
+    st.sampled_from((2, 65, 257)),
+    st.sampled_from((1, 16, 24)),
+    st.integers(0, 99),
+)
+def test_lengths_are_possible(phase, batch, context, queries, block, seed):
+    choice = {"phase": phase, "batch": batch, "context": context, "queries": queries}
+    new, contexts = paged_lengths(choice, block, seed)
+    assert len(new) == len(contexts) == batch
+    assert all(0 <= q <= c for q, c in zip(new, contexts, strict=True))
+    if phase == "decode":
+        assert set(new) <= {1}
+    if phase == "prefill":
+        assert new == contexts
+    assert len(packed_lengths(choice, seed)) == batch
+
+
+def test_drawing_imports_no_torch():
+    script = "import sys\nimport vllm_adapter_conformance.ops.space\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
