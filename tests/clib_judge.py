@@ -73,7 +73,7 @@ def run(rules: Sequence[str]) -> Verdict:
     """Runs the rules' cases on the library of VA_LIBRARY; a rule stops at its first failure."""
     from vllm_adapter_conformance.base.bench import Bench
     from vllm_adapter_conformance.base.rule import Case
-    from vllm_adapter_conformance.plan.suite import Item
+    from vllm_adapter_conformance.plan.suite import SuiteItem
     from vllm_adapter_conformance.rules import registered
     from vllm_adapter_conformance.run.execution import run_item
 
@@ -84,7 +84,7 @@ def run(rules: Sequence[str]) -> Verdict:
         for case in registered()[id].cases(subject):
             if not isinstance(case, Case):
                 continue
-            result = run_item(bench, Item(registered()[id], case))
+            result = run_item(bench, SuiteItem(registered()[id], case))
             if result.outcome != "pass":
                 failure = f"{case.id}: {result.message}"
                 break

@@ -9,7 +9,7 @@ from typing import Final
 
 from vllm_adapter_doctor.findings.finding import Severity
 from vllm_adapter_doctor.findings.register import all_rules
-from vllm_adapter_doctor.findings.rule import Said
+from vllm_adapter_doctor.findings.rule import TextMatcher
 
 _FILE: Final = Path(__file__).parent / "data/doctor_wordings.json"
 
@@ -41,7 +41,7 @@ def texts() -> list[Text]:
             case.sample.text,
             case.sample.also
             | (frozenset() if case.severity is Severity.NOTE else frozenset({case.code})),
-            isinstance(rule.look, Said),
+            isinstance(rule.look, TextMatcher),
         )
         for rule in all_rules()
         for case in rule.cases

@@ -14,7 +14,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from vllm_adapter.engine.integrations.transformers.taken import cache_argument
+from vllm_adapter.engine.integrations.transformers.replacement_check import cache_argument
 
 PAD, EOS = 0, 1
 BLOCK = 16

@@ -22,7 +22,7 @@ from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.judge.outcome import Result
-from vllm_adapter_conformance.plan.suite import Item
+from vllm_adapter_conformance.plan.suite import SuiteItem
 from vllm_adapter_conformance.rules import registered
 from vllm_adapter_conformance.run.execution import run_item
 
@@ -90,7 +90,7 @@ def run_rules(target: Target, *ids: str) -> dict[str, list[Result]]:
         bench = Bench(target)
         return {
             id: [
-                run_item(bench, Item(registered()[id], case))
+                run_item(bench, SuiteItem(registered()[id], case))
                 for case in registered()[id].cases(target)
                 if isinstance(case, Case)
             ]
@@ -104,7 +104,7 @@ def first_failure(target: Target, id: str) -> Result | None:
         bench = Bench(target)
         for case in registered()[id].cases(target):
             if isinstance(case, Case):
-                result = run_item(bench, Item(registered()[id], case))
+                result = run_item(bench, SuiteItem(registered()[id], case))
                 if result.outcome != "pass":
                     return result
     return None

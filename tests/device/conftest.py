@@ -67,7 +67,7 @@ def use(monkeypatch, fresh):
         dotted = {k: f"op_kernels:{given[k]}" for k in PATHS if k in given}
         return {"support": "full", "dtypes": ["float32"], **given, **dotted}
 
-    def put(name=None, *, kernels_only=False, **operators):
+    def to_device(name=None, *, kernels_only=False, **operators):
         name = name or f"acme{next(_numbers)}"
         listed = {
             op: [entry(e) for e in given] if isinstance(given, list) else entry(given)
@@ -82,7 +82,7 @@ def use(monkeypatch, fresh):
         PROVIDERS.use(name, capability, "cpu", kernels_only=kernels_only)
         return name
 
-    return put
+    return to_device
 
 
 PATHS = ("run", "plan", "prepare_weights")

@@ -9,7 +9,7 @@ from zoo import alone, descriptor, first_failure, target_of
 
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case
-from vllm_adapter_conformance.plan.suite import Item
+from vllm_adapter_conformance.plan.suite import SuiteItem
 from vllm_adapter_conformance.rules import registered
 from vllm_adapter_conformance.run.execution import run_item
 
@@ -62,7 +62,7 @@ def first_of_the_drawn(target, op):
         bench = Bench(target)
         for case in rule.cases(target):
             if isinstance(case, Case) and "draws" in case.params:
-                result = run_item(bench, Item(rule, case))
+                result = run_item(bench, SuiteItem(rule, case))
                 if result.outcome != "pass":
                     return result
     return None

@@ -15,7 +15,7 @@ from zoo import descriptor, failed, first_failure, run_rules, target_of
 
 from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import NotDeclared
+from vllm_adapter_conformance.base.rule import NotDeclaredCase
 from vllm_adapter_conformance.rules import registered
 
 pytestmark = pytest.mark.device
@@ -180,15 +180,15 @@ def test_what_binds_beyond_the_certified_descriptor_is_seen(tmp_path):
 
 def test_an_error_that_leaves_the_device_dead_is_no_refusal(tmp_path, monkeypatch):
     target = target_of("frail", descriptor({}), tmp_path)
-    whole = Bench.put
+    whole = Bench.to_device
 
-    def put(bench, tensor):
+    def to_device(bench, tensor):
         if tensor.dtype == torch.int64 and tensor.tolist() == list(range(8)):
             raise RuntimeError("the device is gone")
         return whole(bench, tensor)
 
     assert first_failure(target, "L2.refusal.direct") is None
-    monkeypatch.setattr(Bench, "put", put)
+    monkeypatch.setattr(Bench, "put", to_device)
     result = first_failure(target, "L2.refusal.direct")
     assert result is not None and "the device to work after" in result.expected
 
@@ -199,7 +199,7 @@ def test_a_model_whose_operators_are_not_all_declared_is_not_run(tmp_path):
 
     def absent(rule):
         found = registered()[rule].cases(target)
-        return {case.id: case.pointer for case in found if isinstance(case, NotDeclared)}
+        return {case.id: case.pointer for case in found if isinstance(case, NotDeclaredCase)}
 
     dtypes = ("float32", "float16", "bfloat16")
     assert absent("L3.bert.hidden") == dict.fromkeys(dtypes, "/operators/gelu")

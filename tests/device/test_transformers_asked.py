@@ -11,7 +11,7 @@ import torch
 from tiny_llama import CACHE, batch, tiny
 
 from vllm_adapter.engine.integrations.transformers import adapt, unadapt
-from vllm_adapter.engine.integrations.transformers.guard import Placed
+from vllm_adapter.engine.integrations.transformers.guard import ReplacementModule
 from vllm_adapter.errors import UnsupportedModel
 
 pytestmark = pytest.mark.device
@@ -125,7 +125,7 @@ def test_a_cache_is_not_copied_and_goes_on(how):
 @KINDS
 def test_a_part_of_a_replaced_module_is_asked_for(kind):
     model = made(kind)
-    parts = [module for module in model.modules() if isinstance(module, Placed)]
+    parts = [module for module in model.modules() if isinstance(module, ReplacementModule)]
     assert len(parts) > 2
     for part in parts:
         with pytest.raises(UnsupportedModel, match="self_attn is not there while the model is"):

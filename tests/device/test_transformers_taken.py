@@ -13,8 +13,13 @@ import transformers
 from tiny_llama import CACHE, batch, greedy, tiny, twins
 from transformers import BertConfig, BertModel
 
-from vllm_adapter.engine.integrations.transformers import adapt, cache_argument, taken, unadapt
-from vllm_adapter.engine.integrations.transformers.watch import Watch
+from vllm_adapter.engine.integrations.transformers import (
+    adapt,
+    cache_argument,
+    replacement_check,
+    unadapt,
+)
+from vllm_adapter.engine.integrations.transformers.binding_snapshot import BindingSnapshot
 from vllm_adapter.errors import UnsupportedModel
 from vllm_adapter.settings import Settings
 
@@ -26,7 +31,7 @@ GIVEN = batch(5, 3)
 def a_release_to_come(monkeypatch):
     """Models changed here stand for a release's own: another check would refuse their classes."""
     module = sys.modules["vllm_adapter.engine.integrations.transformers.adapt"]
-    monkeypatch.setattr(module, "_check_served", lambda model, base: Watch())
+    monkeypatch.setattr(module, "_check_served", lambda model, base: BindingSnapshot())
 
 
 def tiny_bert():
@@ -173,7 +178,7 @@ def test_two_caches_are_refused():
     model = tiny().model
     adapt(model)
     caches = [model(GIVEN["input_ids"])[CACHE] for _ in range(2)]
-    both = dict(zip(taken.CACHE_NAMES, caches, strict=True))
+    both = dict(zip(replacement_check.CACHE_NAMES, caches, strict=True))
     with pytest.raises(UnsupportedModel, match="two caches are given"):
         model(GIVEN["input_ids"], **both)
 
@@ -188,5 +193,5 @@ def test_no_warning_of_transformers_is_caused(caplog):
 
 
 def test_the_range_is_the_one_that_core_declares():
-    assert taken.tried() == "transformers>=5.17.0,<5.25"
+    assert replacement_check.tested_releases() == "transformers>=5.17.0,<5.25"
     assert cache_argument(tiny()) == CACHE == cache_argument(tiny().model)

@@ -13,7 +13,7 @@ from vllm_adapter.cli.main import main
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, Rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, Rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.certificate import claims, fingerprint, mustpass
 from vllm_adapter_conformance.certificate.document import build, canonical, digest
@@ -27,7 +27,7 @@ from vllm_adapter_conformance.certificate.verification import faults, notes
 from vllm_adapter_conformance.cli import pages
 from vllm_adapter_conformance.judge import waivers
 from vllm_adapter_conformance.judge.outcome import Result, blocker, failed, passed, settle
-from vllm_adapter_conformance.plan.suite import Item, Plan, in_order, make_plan
+from vllm_adapter_conformance.plan.suite import SuiteItem, SuitePlan, in_order, make_plan
 from vllm_adapter_conformance.rules import registered
 
 pytestmark = pytest.mark.null
@@ -55,13 +55,15 @@ def target(tmp_path):
 def document(target):
     """A release-grade certificate of L2 in which everything passes."""
     rules = [r for r in in_order(registered().values()) if not r.preview]
-    items = [Item(rule, Case(f"{dtype}-x")) for rule in rules for dtype in ("float16", "float32")]
+    items = [
+        SuiteItem(rule, Case(f"{dtype}-x")) for rule in rules for dtype in ("float16", "float32")
+    ]
     results = {i.id: passed(i, Observation(0.5), 0.1, None) for i in items}
-    absent = {"L2.linear.correct": [NotDeclared("bfloat16-x", "/operators/linear", "no")]}
+    absent = {"L2.linear.correct": [NotDeclaredCase("bfloat16-x", "/operators/linear", "no")]}
     files = Fingerprint(
         digests(target.record.path), suite_digest(), core_digest(), None, dirty=False
     )
-    return build(target, "L2", Plan(rules, items, absent), results, files)
+    return build(target, "L2", SuitePlan(rules, items, absent), results, files)
 
 
 def edit(document, *keys, value, recompute=False):
@@ -228,9 +230,9 @@ def test_a_rule_without_cases_does_not_hold():
 
 def test_needs_decide_who_is_blocked():
     base, middle, top = make_rule("L1.a"), make_rule("L1.b", "L1.a"), make_rule("L1.c", "L1.b")
-    items = [Item(rule, Case("x")) for rule in in_order([top, middle, base])]
+    items = [SuiteItem(rule, Case("x")) for rule in in_order([top, middle, base])]
     assert [item.rule.id for item in items] == ["L1.a", "L1.b", "L1.c"]
-    plan = Plan([base, middle, top], items)
+    plan = SuitePlan([base, middle, top], items)
     bad = failed(items[0], Failure("a", "b"), 0.1, None)
     events = [{"event": "end", **bad.to_json()}] + [
         {"event": "end", **passed(item, None, 0.1, None).to_json()} for item in items[1:]
@@ -257,7 +259,7 @@ def test_needs_that_cannot_be_met_are_an_error(rules):
 
 
 def test_two_cases_of_one_id_are_an_error(target):
-    twins = make_rule("L0.a", cases=[Case("x"), NotDeclared("x", "/p", "r")])
+    twins = make_rule("L0.a", cases=[Case("x"), NotDeclaredCase("x", "/p", "r")])
     with pytest.raises(ValueError, match="two cases of one id"):
         make_plan(target, "L0", {"L0.a": twins})
 
@@ -273,7 +275,7 @@ WAIVER = {
 
 def test_a_waiver_covers_until_its_day():
     (waiver,) = waivers.parse([WAIVER])
-    item, failure = Item(make_rule("L1.a"), Case("x1")), Failure("a", "b")
+    item, failure = SuiteItem(make_rule("L1.a"), Case("x1")), Failure("a", "b")
     assert waivers.find([waiver], "acme", "L1.a", "x1") is waiver
     assert waivers.find([waiver], "acme", "L1.a", "y") is None
     assert waivers.find([waiver], "other", "L1.a", "x1") is None

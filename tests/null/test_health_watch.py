@@ -15,10 +15,10 @@ import pytest
 from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
 from vllm_adapter.hostfacts.facts import Accelerator
 from vllm_adapter_doctor.devices.box_device import Device
-from vllm_adapter_doctor.live.health import Reading, read_health
-from vllm_adapter_doctor.live.readers import Reader
-from vllm_adapter_doctor.serving.health import Used
-from vllm_adapter_doctor.serving.watch import Watch, Watcher
+from vllm_adapter_doctor.live.health import HealthReading, read_health
+from vllm_adapter_doctor.live.readers import VendorReader
+from vllm_adapter_doctor.serving.health import DevicesInUse
+from vllm_adapter_doctor.serving.monitor import HealthMonitor, Watcher
 
 pytestmark = pytest.mark.null
 
@@ -91,10 +91,10 @@ LOST = (
 
 def watched(reading, certain=True, own=frozenset()):
     devices = tuple(
-        Device(one.vendor, one.index, bdf=one.bdf, uuid=one.uuid, told=one)
+        Device(one.vendor, one.index, bdf=one.bdf, uuid=one.uuid, reported=one)
         for one in reading.accelerators
     )
-    return Watch(Used(devices, certain), lambda: set(own))
+    return HealthMonitor(DevicesInUse(devices, certain), lambda: set(own))
 
 
 def test_throttled_is_said_when_it_begins_and_when_it_ends_and_lost_ends_the_server(path):
@@ -187,7 +187,7 @@ def reading(*processes, used=90 * GIB):
         memory_used_bytes=used,
         processes=tuple(DeviceProcess(pid, "python", 40 * GIB) for pid in processes),
     )
-    return Reading((one,), "x")
+    return HealthReading((one,), "x")
 
 
 def test_a_stranger_on_the_device_is_told_from_the_server_itself():
@@ -211,14 +211,14 @@ def test_one_bad_reading_ends_no_server():
     lost = replace(reading().accelerators[0], health=Health(errors=("the GPU is lost",)))
     watch = watched(reading())
     for _ in range(3):
-        assert watch.observe(Reading((lost,), "x")) == ([], None)
+        assert watch.observe(HealthReading((lost,), "x")) == ([], None)
         assert watch.suspicious
         assert watch.observe(reading()) == ([], None)
 
 
 def test_a_tool_that_hangs_is_told_once_and_asked_less_often():
     readings, said, times = [], [], []
-    hang = Reading(fault="nvidia-smi gave no answer within 5 s and was ended", hangs=True)
+    hang = HealthReading(fault="nvidia-smi gave no answer within 5 s and was ended", hangs=True)
     readings = [hang, hang, hang, reading(), reading()]
     watcher = Watcher(
         watched(reading()),
@@ -259,7 +259,7 @@ WORDS = ("", "hot", "lost-late", "lost", "ecc", "untold", "not-ours", "unknown",
 @pytest.fixture
 def nvml(tmp_path, monkeypatch):
     """A function that asks the cuda adapter's reader, beside a stand-in for NVIDIA's binding."""
-    reader = Reader("cuda", "vllm_adapter_cuda.health", "vllm-adapter-cuda")
+    reader = VendorReader("cuda", "vllm_adapter_cuda.health", "vllm-adapter-cuda")
     monkeypatch.setattr(
         "vllm_adapter_doctor.live.health.find_readers", lambda: ({"cuda": reader}, [])
     )

@@ -18,7 +18,7 @@ from vllm_adapter.hostfacts._tree import Tree
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_doctor.live import children
 from vllm_adapter_doctor.live.children import run_all
-from vllm_adapter_doctor.live.readers import Reader
+from vllm_adapter_doctor.live.readers import VendorReader
 from vllm_adapter_doctor.live.tools import ask_tools, asked_tools, find_program
 from vllm_adapter_doctor.live.whole import collect_all
 
@@ -39,7 +39,7 @@ def tools(tmp_path, monkeypatch):
     readers = {}
     monkeypatch.setattr("vllm_adapter_doctor.live.tools.find_readers", lambda: (readers, []))
 
-    def put(name: str, script: str, mode: int = 0o755) -> Path:
+    def to_device(name: str, script: str, mode: int = 0o755) -> Path:
         path = folder / name
         path.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")
         path.chmod(mode)
@@ -49,10 +49,10 @@ def tools(tmp_path, monkeypatch):
         name = f"{vendor}_reader"
         (tmp_path / f"{name}.py").write_text("\n".join(f"print({line!r})" for line in lines))
         monkeypatch.syspath_prepend(str(tmp_path))
-        readers[vendor] = Reader(vendor, name, "acme")
+        readers[vendor] = VendorReader(vendor, name, "acme")
 
-    put.reader = read
-    return put
+    to_device.reader = read
+    return to_device
 
 
 def ask(tmp_path: Path, *seen: str, timeout_s: float = 20.0) -> tuple[HostFacts, dict[str, str]]:
@@ -237,7 +237,9 @@ def test_another_kind_of_system_asks_no_tool_and_says_so(tmp_path, tools, monkey
 def test_each_end_is_told(tmp_path, tools):
     tools("npu-smi", "echo x")
     steps = []
-    ask_tools(Tree(tmp_path), (), os.environ, timeout_s=20, told=lambda *step: steps.append(step))
+    ask_tools(
+        Tree(tmp_path), (), os.environ, timeout_s=20, on_progress=lambda *step: steps.append(step)
+    )
     assert steps == [(1, 3), (2, 3), (3, 3)]
 
 

@@ -17,8 +17,8 @@ from zoo import descriptor, target_of
 from vllm_adapter.discovery.records import Status
 from vllm_adapter.errors import InputError
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared
-from vllm_adapter_conformance.plan.suite import Item
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase
+from vllm_adapter_conformance.plan.suite import SuiteItem
 from vllm_adapter_conformance.plan.vllm_installed import need_platform
 from vllm_adapter_conformance.rules import registered
 from vllm_adapter_conformance.run.execution import run_item
@@ -98,7 +98,7 @@ def judge(tmp_path):
         cases = registered()[id].cases(target)
         case = next(case for case in cases if name in (None, case.id))
         assert isinstance(case, Case)
-        return run_item(bench, Item(registered()[id], case))
+        return run_item(bench, SuiteItem(registered()[id], case))
 
     return run
 
@@ -205,7 +205,7 @@ def test_a_model_that_is_not_declared_is_not_served(tmp_path):
     target = target_of("small", descriptor(changes), tmp_path)
     for id in [id for id in registered() if id.startswith("L4.")]:
         found = list(registered()[id].cases(target))
-        assert found and all(isinstance(case, NotDeclared) for case in found), id
+        assert found and all(isinstance(case, NotDeclaredCase) for case in found), id
     bare = dataclasses.replace(target, capability=None)
     assert list(registered()["L4.bf16"].cases(bare)) == []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_adapter_doctor.serving.supervised import Supervised
+from vllm_adapter_doctor.serving.supervised import SupervisedServer
 
 pytestmark = pytest.mark.null
 
@@ -111,4 +111,4 @@ def alive(pid):
 
 def test_an_unstartable_server_is_an_error():
     with pytest.raises(OSError):
-        Supervised(["/no/such/program"], {}).start()
+        SupervisedServer(["/no/such/program"], {}).start()

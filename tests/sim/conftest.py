@@ -60,10 +60,10 @@ def sim(sim_path):
 @pytest.fixture(scope="session")
 def runtime(sim):
     """The library's runtime; its device is torch's `sim` for the rest of the process."""
-    from vllm_adapter.engine.runtime.c_library import ClibRuntime
+    from vllm_adapter.engine.runtime.c_library import CLibraryRuntime
     from vllm_adapter.engine.runtime.device_from_clib import enable
 
-    return ClibRuntime(sim, "sim", enable("sim", sim).streams)
+    return CLibraryRuntime(sim, "sim", enable("sim", sim).streams)
 
 
 @pytest.fixture

@@ -34,8 +34,8 @@ const va_api *va_get_api(uint32_t major, uint32_t minor) {
 STRUCTS = {
     "va_tensor": abi.Tensor,
     "va_managed_tensor": abi.ManagedTensor,
-    "va_device_info": abi.DeviceInfo,
-    "va_memory_stats": abi.MemoryStats,
+    "va_device_info": abi.VaDeviceInfo,
+    "va_memory_stats": abi.VaMemoryStats,
     "va_api": abi.Api,
     **{f"va_{kind.__name__.lstrip('_')}": kind for kind in abi.ARGUMENTS.values()},
 }

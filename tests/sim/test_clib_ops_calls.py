@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch
 
-from vllm_adapter.engine.ops import c_library as clib
+from vllm_adapter.engine.ops import c_library as library_kernels
 from vllm_adapter.engine.ops import generic
 from vllm_adapter.engine.ops.c_library.kernels import make_kernel
 from vllm_adapter.engine.ops.c_library.steps import plan_step
@@ -294,12 +294,12 @@ def test_two_plans_of_the_same_shapes_do_not_mix(kernel):
 def test_one_library_an_adapter(backend, faulty):
     from vllm_adapter.c_abi.library import Library
 
-    served = clib.serve("calls_test", backend.library, backend.streams)
-    assert clib.serve("calls_test", backend.library, backend.streams) is served
-    assert clib.served("calls_test") is served
+    served = library_kernels.serve("calls_test", backend.library, backend.streams)
+    assert library_kernels.serve("calls_test", backend.library, backend.streams) is served
+    assert library_kernels.served("calls_test") is served
     with pytest.raises(AdapterError, match="one library a process"):
-        clib.serve("calls_test", Library(faulty()), backend.streams)
+        library_kernels.serve("calls_test", Library(faulty()), backend.streams)
     with pytest.raises(AdapterError, match="no C library open"):
-        clib.kernel("library:rms_norm", "nobody")
+        library_kernels.kernel("library:rms_norm", "nobody")
     with pytest.raises(AdapterError, match="without softmax"):
-        clib.kernel("library:softmax", "calls_test")
+        library_kernels.kernel("library:softmax", "calls_test")

@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel
 
 from vllm_adapter.engine.device import open_record
 from vllm_adapter.engine.integrations.transformers.adapt import adapt, unadapt
-from vllm_adapter.engine.ops import c_library as clib
+from vllm_adapter.engine.ops import c_library as library_kernels
 from vllm_adapter.engine.ops.bind import bind
 from vllm_adapter.engine.ops.spec import OpCase
 from vllm_adapter.errors import UnsupportedCase
@@ -109,7 +109,7 @@ REFUSALS = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_the_library_lacks_is_refused_when_a_layer_is_built(opened, name, monkeypatch):
     change, facts, words = REFUSALS[name]
-    change(clib.served("sim").library, monkeypatch)
+    change(library_kernels.served("sim").library, monkeypatch)
     with pytest.raises(UnsupportedCase, match=words):
         bind(OpCase.of("rms_norm", "sim:0", facts), STRICT)
 

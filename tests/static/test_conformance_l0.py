@@ -13,7 +13,7 @@ from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.errors import ManifestError
 from vllm_adapter.hostfacts.facts import HostFacts, TorchBuild
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import NotDeclared
+from vllm_adapter_conformance.base.rule import NotDeclaredCase
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.judge.outcome import blocker
 from vllm_adapter_conformance.plan.suite import make_plan
@@ -396,7 +396,7 @@ def test_implementations_wait_for_torch(package):
     package.torch = None
     plan = make_plan(package.install(), "L0", registered())
     assert plan.not_declared["L0.package.implementations"] == [
-        NotDeclared("plug-in", "/plugin", "torch is not installed here")
+        NotDeclaredCase("plug-in", "/plugin", "torch is not installed here")
     ]
 
 

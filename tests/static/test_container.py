@@ -20,7 +20,7 @@ from vllm_adapter.hostfacts.facts import (
     PciDevice,
 )
 from vllm_adapter.hostfacts.known_vendors import VENDORS
-from vllm_adapter_doctor.containers.flags import Order, command, notes, run_flags
+from vllm_adapter_doctor.containers.flags import DeviceRequest, command, notes, run_flags
 from vllm_adapter_doctor.containers.pod import pod, pod_notes, to_yaml
 from vllm_adapter_doctor.containers.recipes import RECIPES
 from vllm_adapter_doctor.devices.inventory import inventory
@@ -34,7 +34,7 @@ def order(*accelerators, take=None, wsl=False, **facts):
     host = HostFacts(accelerators=accelerators, report=TEXT, **facts)
     devices = inventory(host).devices
     chosen = devices if take is None else tuple(devices[i] for i in take)
-    return Order(accelerators[0].vendor, chosen, devices, host, wsl)
+    return DeviceRequest(accelerators[0].vendor, chosen, devices, host, wsl)
 
 
 def some(vendor, count, source="tool", **more):

@@ -107,7 +107,7 @@ def test_a_module_that_no_layer_names_breaks_a_contract(copy):
         ("vllm_adapter_cuda", "import vllm_adapter_doctor.findings"),
         ("vllm_adapter_conformance.plan", "import vllm_adapter_cpu"),
         ("vllm_adapter.engine.runtime.base", "import vllm_adapter.engine.ops.bind"),
-        ("vllm_adapter.engine.kept", "import vllm_adapter.engine.blame"),
+        ("vllm_adapter.engine.process_objects", "import vllm_adapter.engine.blame"),
     ],
 )
 def test_an_arrow_the_wrong_way_breaks_a_contract(copy, module, line):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from vllm_adapter.cli.main import main
-from vllm_adapter_doctor.findings.box import Box
 from vllm_adapter_doctor.findings.diagnose import diagnose
-from vllm_adapter_doctor.findings.faults import hollow
+from vllm_adapter_doctor.findings.faults import has_empty_place
 from vllm_adapter_doctor.findings.finding import Severity
+from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static
@@ -22,7 +22,7 @@ ANSWERS = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
 
 def found(raw: bytes) -> tuple[set[str], set[str]]:
     """(codes of findings, codes of notes)."""
-    both = diagnose(Box(parse_report(raw)))
+    both = diagnose(ExaminedHost(parse_report(raw)))
     notes = {one.code for one in both if one.severity is Severity.NOTE}
     return {one.code for one in both if one.severity is not Severity.NOTE}, notes
 
@@ -36,11 +36,11 @@ def test_a_report_gets_the_right_codes(name):
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_every_finding_is_whole(name):
-    box = Box(parse_report((FOLDER / name).read_bytes()))
+    box = ExaminedHost(parse_report((FOLDER / name).read_bytes()))
     for one in diagnose(box):
         assert one.evidence and one.cause and one.action
         assert "{" not in one.cause + one.action.replace("{GPU", "")
-        assert not hollow(one.cause) and not hollow(one.action)
+        assert not has_empty_place(one.cause) and not has_empty_place(one.action)
         for evidence in one.evidence:
             if evidence.source.startswith("line "):
                 number = int(evidence.source.removeprefix("line "))

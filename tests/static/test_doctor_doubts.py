@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
 from vllm_adapter.hostfacts.facts import Accelerator, CpuSet, HostFacts, NumaNode
-from vllm_adapter_doctor.findings.box import Box
 from vllm_adapter_doctor.findings.counted import counted
 from vllm_adapter_doctor.findings.diagnose import diagnose
 from vllm_adapter_doctor.findings.finding import Finding, Severity
+from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static
@@ -22,11 +22,11 @@ GIB = 1 << 30
 
 
 def of(text: str, code: str) -> list[Finding]:
-    return [one for one in diagnose(Box(parse_report(text))) if one.code == code]
+    return [one for one in diagnose(ExaminedHost(parse_report(text))) if one.code == code]
 
 
 def among(*devices: Accelerator, code: str, live: bool = False) -> list[Finding]:
-    box = Box(HostFacts(accelerators=devices), live=live)
+    box = ExaminedHost(HostFacts(accelerators=devices), live=live)
     return [one for one in diagnose(box) if one.code == code]
 
 
@@ -127,7 +127,7 @@ def test_all_devices_on_one_node_within_a_cpu_set_is_a_finding():
     )
     assert facts.numa == (NumaNode(0, tuple(range(32))), NumaNode(1, tuple(range(32, 64))))
     within = replace(facts, cpuset=CpuSet(tuple(range(32, 64)), (1,)))
-    (one,) = [one for one in diagnose(Box(within)) if one.code == "VA1807"]
+    (one,) = [one for one in diagnose(ExaminedHost(within)) if one.code == "VA1807"]
     assert one.severity is Severity.WARNING
 
 

@@ -14,9 +14,9 @@ from findings_samples import texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_adapter_doctor.findings.box import Box
 from vllm_adapter_doctor.findings.diagnose import diagnose
 from vllm_adapter_doctor.findings.finding import Severity
+from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.report.read import parse_report
 from vllm_adapter_doctor.vendor_data.driver_tables import BRANCHES, wheels
 
@@ -34,7 +34,7 @@ QUIET = HEALTHY | {
 
 def wrong(text: str) -> set[str]:
     """Codes of findings; notes are none."""
-    found = diagnose(Box(parse_report(text)))
+    found = diagnose(ExaminedHost(parse_report(text)))
     return {one.code for one in found if one.severity is not Severity.NOTE}
 
 
@@ -147,7 +147,7 @@ def test_inside_source_code_it_means_nothing(said):
     quoted = re.sub(r'["\\]', "", said.text)
     code = "".join(f'    raise RuntimeError("{line}")\n' for line in quoted.splitlines())
     facts = parse_report(code)
-    found = diagnose(Box(parse_report("import torch\n" + code)))
+    found = diagnose(ExaminedHost(parse_report("import torch\n" + code)))
     told = {one.source for one in facts.accelerators} | {one.source for one in facts.drivers}
     if not told and facts.torch is None and not facts.packages and not facts.environment:
         assert {one.code for one in found if one.severity is Severity.ERROR} == set()

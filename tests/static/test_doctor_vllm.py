@@ -13,7 +13,7 @@ from fake_dist import install
 from fake_vllm import SNAPSHOT, install_vllm
 
 from vllm_adapter.broker.server import launch
-from vllm_adapter.broker.vllm_drift import compare, renew
+from vllm_adapter.broker.vllm_drift import compare, update_snapshot
 from vllm_adapter.broker.vllm_install import VllmInstall
 from vllm_adapter.contract.codes import CODES
 from vllm_adapter.errors import InputError
@@ -228,7 +228,7 @@ def test_a_snapshot_is_renewed_from_the_names_that_it_has(site, tmp_path):
     file.write_text(json.dumps({"vllm": "", "signatures": empty}))
     vllm = VllmInstall(folder, "vllm", names["vllm"])
     assert compare(vllm, tmp_path).drift
-    renew(file, vllm)
+    update_snapshot(file, vllm)
     assert json.loads(file.read_text()) == names
     assert not compare(vllm, tmp_path).drift
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 from findings_samples import wordings
 
-from vllm_adapter_doctor.findings.box import Box
 from vllm_adapter_doctor.findings.diagnose import diagnose
 from vllm_adapter_doctor.findings.finding import Severity
+from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static
@@ -21,7 +21,7 @@ WORDINGS = wordings()
 
 @pytest.mark.parametrize("said", WORDINGS, ids=lambda said: said["what"])
 def test_a_failure_that_names_itself_gets_its_code(said):
-    both = diagnose(Box(parse_report(said["text"])))
+    both = diagnose(ExaminedHost(parse_report(said["text"])))
     notes = {one.code for one in both if one.severity is Severity.NOTE}
     findings = {one.code for one in both if one.severity is not Severity.NOTE}
     assert findings == set(said["findings"])

@@ -40,12 +40,12 @@ PASSED_OVER = {
 }
 
 
-def spoil(site, put, name="otherlib"):
+def spoil(site, to_device, name="otherlib"):
     """Another package, which has nothing to do with us."""
     folder = site / f"{name}-1.0.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n\n")
-    put(folder / "entry_points.txt")
+    to_device(folder / "entry_points.txt")
     return folder
 
 
@@ -58,8 +58,8 @@ def alone(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("how", SPOILT)
 def test_a_package_that_ends_every_reader_is_found(alone, how):
-    put, said = SPOILT[how]
-    folder = spoil(alone, put)
+    to_device, said = SPOILT[how]
+    folder = spoil(alone, to_device)
     (one,) = unreadable()
     assert (one.distribution, one.file) == ("otherlib", folder / "entry_points.txt")
     assert said in one.why

@@ -18,8 +18,8 @@ from vllm_adapter.contract.codes import CODES
 from vllm_adapter.errors import InputError
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, OsFacts, TorchBuild
 from vllm_adapter_doctor.findings import conditions, faults, register
-from vllm_adapter_doctor.findings.box import Box
-from vllm_adapter_doctor.findings.groups import certain
+from vllm_adapter_doctor.findings.groups import named_groups
+from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.findings.register import all_rules
 from vllm_adapter_doctor.findings.template import places, render
 from vllm_adapter_doctor.report.read import parse_report
@@ -198,7 +198,7 @@ def test_a_further_way_to_say_the_same_is_one_place(one_file):
     (rule,) = one_file(text)
     assert list(faults.of_places(rule)) == []
     for said in ("too old driver", "driver is too old"):
-        (finding,) = rule.check(Box(parse_report(f"{said}\n")))
+        (finding,) = rule.check(ExaminedHost(parse_report(f"{said}\n")))
         assert finding.cause == "the driver is too old"
 
 
@@ -219,7 +219,7 @@ PATTERN = "too old (?P<what>\\w+)|(?P<what_2>\\w+) is too old"
     ],
 )
 def test_whether_a_group_always_says_something(pattern, always):
-    assert certain(pattern) == always
+    assert named_groups(pattern) == always
 
 
 word = st.text(st.characters(codec="ascii", categories=("Lu", "Ll", "Nd")), min_size=1)
@@ -260,4 +260,4 @@ HIP = TorchBuild(version="2.7.0", hip="6.3")
     ],
 )
 def test_conditions(table, facts, holds):
-    assert conditions.read(table, "here").holds(Box(facts)) is holds
+    assert conditions.read(table, "here").holds(ExaminedHost(facts)) is holds

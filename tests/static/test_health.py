@@ -14,8 +14,8 @@ from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter.settings import Settings
 from vllm_adapter_doctor.cli.serve_health import devices_used
 from vllm_adapter_doctor.devices.manager import DeviceManager
-from vllm_adapter_doctor.live.health import Reading, can_read, tools_of
-from vllm_adapter_doctor.serving.before_start import Policy, Start
+from vllm_adapter_doctor.live.health import HealthReading, can_read, tools_of
+from vllm_adapter_doctor.serving.before_start import Policy, StartRequest
 from vllm_adapter_doctor.serving.health import family, findings, used
 
 pytestmark = pytest.mark.static
@@ -134,7 +134,7 @@ class Box:
 
     def __init__(self, *readings, count=1, **environment):
         self.readings, self.said, self.now = list(readings), [], 0.0
-        self.start = Start(
+        self.start = StartRequest(
             "cuda",
             count,
             lambda reading: manager(reading.accelerators, **environment),
@@ -147,7 +147,7 @@ class Box:
     def read(self, vendor):
         assert vendor == "cuda"
         found = self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
-        return Reading(tuple(found), "x") if isinstance(found, list) else found
+        return HealthReading(tuple(found), "x") if isinstance(found, list) else found
 
     def sleep(self, seconds):
         self.now += seconds
@@ -267,7 +267,7 @@ def test_other_takes_devices_of_one_kind():
 
 
 def test_what_cannot_be_read_is_said_once():
-    box = Box(Reading(fault="nvidia-smi: not on PATH"))
+    box = Box(HealthReading(fault="nvidia-smi: not on PATH"))
     ready = box.start.prepare(Policy.FAIL)
     assert (ready.used.devices, ready.unread) == ((), True)
     assert box.said == ["the health of cuda's devices cannot be read: nvidia-smi: not on PATH"]

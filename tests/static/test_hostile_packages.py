@@ -117,7 +117,7 @@ def listed(site, monkeypatch):
 
     def scan(*names):
         found = registry.discover(Settings())
-        registry.remembered(found, registry.host_for(found))
+        registry.with_cached_probes(found, registry.host_for(found))
         return {r.name: r for r in found if r.name in names}
 
     return scan
@@ -306,7 +306,7 @@ def test_a_hang_is_kept_until_something_changes_or_somebody_asks(site, probed, c
 
 
 def test_who_never_had_a_turn_is_no_culprit():
-    dead = isolation._not_begun(3.0, {"a": isolation.Death("x", hung=True), "c": {}})
+    dead = isolation._not_begun(3.0, {"a": isolation.ProbeFailure("x", hung=True), "c": {}})
     assert dead.how == "was not begun within the 3 s of all probes: a took the time"
     assert not dead.begun and not dead.hung
 

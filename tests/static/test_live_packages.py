@@ -27,13 +27,13 @@ def install(tmp_path, monkeypatch):
     """A function that puts a distribution's metadata on the path, before all others."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def put(folder, **files):
+    def to_device(folder, **files):
         path = tmp_path / folder
         path.mkdir()
         for name, text in files.items():
             (path / name).write_text(text)
 
-    return put
+    return to_device
 
 
 def test_versions_by_normalised_name(install):

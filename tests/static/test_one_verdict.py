@@ -16,15 +16,15 @@ from vllm_adapter.discovery import registry
 from vllm_adapter.hostfacts.device_facts import Driver, Health
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, Line, TorchBuild
 from vllm_adapter.settings import Settings
+from vllm_adapter_doctor.devices.device_decisions import decisions_of_devices
 from vllm_adapter_doctor.devices.health_rules import kinds, status_verdict
 from vllm_adapter_doctor.devices.inventory import inventory
 from vllm_adapter_doctor.devices.roles import RoleRequest, assign
-from vllm_adapter_doctor.devices.terms import terms
 from vllm_adapter_doctor.devices.verdict import Outcome
-from vllm_adapter_doctor.findings.box import Box
+from vllm_adapter_doctor.findings.device_stops import device_manager, stops, stops_without_finding
 from vllm_adapter_doctor.findings.diagnose import diagnose
 from vllm_adapter_doctor.findings.finding import Severity
-from vllm_adapter_doctor.findings.stops import device_manager, stops, unsaid
+from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.report.read import parse_report
 
 pytestmark = pytest.mark.static
@@ -152,7 +152,7 @@ def test_what_the_doctor_calls_an_error_of_a_device_stops_it():
 
 
 def diagnose_errors(facts):
-    return [one for one in diagnose(Box(facts)) if one.severity is Severity.ERROR]
+    return [one for one in diagnose(ExaminedHost(facts)) if one.severity is Severity.ERROR]
 
 
 def agree(facts):
@@ -161,12 +161,12 @@ def agree(facts):
     choice = manager.choose()
     chosen = {one.device.id for one in choice.chosen}
     assert not any(verdict.stops for one in choice.chosen for verdict in one.verdicts)
-    for said in terms(manager, choice.chosen):
+    for said in decisions_of_devices(manager, choice.chosen):
         assert all(one.outcome is not Outcome.REFUSE for one, _ in said.decisions)
     assert not chosen & set(stops(diagnose_errors(facts), inventory(facts)))
     assert bool(chosen) is choice.good
-    findings = diagnose(Box(facts))
-    codes = {one.code for one in (*findings, *unsaid(manager, findings))}
+    findings = diagnose(ExaminedHost(facts))
+    codes = {one.code for one in (*findings, *stops_without_finding(manager, findings))}
     for one in manager.candidates():
         refused = {v.code for v in one.verdicts if v.outcome is Outcome.REFUSE and v.code}
         explained = {code for each in codes for code in CODES[each].explains}

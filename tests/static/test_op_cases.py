@@ -10,7 +10,7 @@ import pytest
 from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.contract.decision import Reject
 from vllm_adapter.contract.operators import DTYPES, OPERATORS
-from vllm_adapter_conformance.base.rule import Case, NotDeclared
+from vllm_adapter_conformance.base.rule import Case, NotDeclaredCase
 from vllm_adapter_conformance.models.decoder_shape import DecoderShape, decoder_shape
 from vllm_adapter_conformance.ops.cases import (
     base_cases,
@@ -38,7 +38,7 @@ def capability(**operators):
 def collected(cap, op):
     cases = list(operator_cases(cap, op))
     run = [case.id for case in cases if isinstance(case, Case)]
-    return run, {c.id: c.pointer for c in cases if isinstance(c, NotDeclared)}
+    return run, {c.id: c.pointer for c in cases if isinstance(c, NotDeclaredCase)}
 
 
 def test_one_fact_is_varied_at_a_time_over_all_its_samples():

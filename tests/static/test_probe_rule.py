@@ -16,7 +16,7 @@ from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.match import match
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import NotDeclared
+from vllm_adapter_conformance.base.rule import NotDeclaredCase
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.plan.suite import make_plan
 from vllm_adapter_conformance.rules import registered
@@ -214,7 +214,7 @@ def test_kernels_and_the_host_s_cpu_are_not_asked(tmp_path, monkeypatch):
     plan = make_plan(target, "L0", registered())
     assert plan.of_rule(RULE) == []
     assert plan.not_declared[RULE] == [
-        NotDeclared("boxes", "/match", "the adapter brings no device")
+        NotDeclaredCase("boxes", "/match", "the adapter brings no device")
     ]
 
 

@@ -19,7 +19,7 @@ from vllm_adapter.hostfacts.known_vendors import VENDORS, distribution_of
 from vllm_adapter_cuda.health import release
 from vllm_adapter_doctor.live import _function_child
 from vllm_adapter_doctor.live.reader_lines import DEVICE, parse
-from vllm_adapter_doctor.live.readers import GROUP, Reader, fault_of, find_readers
+from vllm_adapter_doctor.live.readers import GROUP, VendorReader, fault_of, find_readers
 from vllm_adapter_doctor.report.parsers.nvidia_smi_q import parse as parse_log
 from vllm_adapter_doctor.report.text import clean
 
@@ -35,7 +35,7 @@ def said(module, words, tmp_path, monkeypatch):
     (tmp_path / "words").write_text(words)
     file = str(tmp_path / "words")
     done = subprocess.run(
-        Reader("x", module, "x").command,
+        VendorReader("x", module, "x").command,
         env={"FAKE_NVML": file, "FAKE_AMDSMI": file},
         capture_output=True,
         text=True,
@@ -230,7 +230,7 @@ def packages(tmp_path, monkeypatch):
 def test_a_third_party_s_adapter_brings_its_reader(packages):
     package = add(packages, "quasar", "quasar-adapter")
     readers, left_out = find_readers()
-    assert readers == {"quasar": Reader("quasar", f"{package}.health", "quasar-adapter")}
+    assert readers == {"quasar": VendorReader("quasar", f"{package}.health", "quasar-adapter")}
     assert left_out == []
 
 

@@ -283,7 +283,7 @@ def test_an_answer_is_kept_until_something_of_its_key_changes(site, seen, childr
     records = seen("prints")
     assert registry.probe(records, HOST)[0].status is Status.OK
     assert registry.probe(records, HOST)[0].status is Status.OK
-    assert registry.remembered(records, HOST)[0].status is Status.OK
+    assert registry.with_cached_probes(records, HOST)[0].status is Status.OK
     assert len(children) == 1
     registry.probe(records, HOST, fresh=True)
     assert len(children) == 2
@@ -292,16 +292,16 @@ def test_an_answer_is_kept_until_something_of_its_key_changes(site, seen, childr
     registry.probe(records, HOST)
     assert len(children) == 3
     other = HostFacts(os=HOST.os, torch=HOST.torch, pci=(H200,))
-    assert registry.remembered(records, other)[0].status is None
+    assert registry.with_cached_probes(records, other)[0].status is None
     monkeypatch.setenv("ACME_VISIBLE_DEVICES", "")
-    assert registry.remembered(records, HOST)[0].status is None
+    assert registry.with_cached_probes(records, HOST)[0].status is None
 
 
 def test_a_failure_is_shown_and_asked_again(site, seen, children):
     site.add("raises")
     records = seen("raises")
     registry.probe(records, HOST)
-    assert registry.remembered(records, HOST)[0].status is Status.BROKEN
+    assert registry.with_cached_probes(records, HOST)[0].status is Status.BROKEN
     registry.probe(records, HOST)
     assert len(children) == 2
 
@@ -316,10 +316,10 @@ def test_a_corrupted_file_is_rewritten(site, seen, children, text):
         kept = json.loads(file.read_text())
         text = json.dumps(kept | {"answer": {"status": "fine"}}).encode()
     file.write_bytes(text)
-    assert registry.remembered(records, HOST)[0].status is None
+    assert registry.with_cached_probes(records, HOST)[0].status is None
     assert registry.probe(records, HOST)[0].status is Status.OK
     assert len(children) == 2
-    assert registry.remembered(records, HOST)[0].status is Status.OK
+    assert registry.with_cached_probes(records, HOST)[0].status is Status.OK
     assert list(probe_cache.folder().iterdir()) == [file]
 
 

@@ -22,7 +22,7 @@ from vllm_adapter.hostfacts.known_vendors import (
     install_command,
     node_globs,
 )
-from vllm_adapter_doctor.findings.rule import Box
+from vllm_adapter_doctor.findings.rule import ExaminedHost
 from vllm_adapter_doctor.live.health import tools_of
 from vllm_adapter_doctor.live.packages import read_environment
 from vllm_adapter_doctor.report.read import parse_report
@@ -268,7 +268,7 @@ def test_a_new_vendors_software_variables_and_nodes_are_known(quasar, capsys, tm
     assert facts.variable("QPU_VISIBLE_DEVICES") == "1"
     assert {"torch-qpu": "2.1", "vllm-q": "0.2"}.items() <= dict(facts.packages).items()
     assert [node.path for node in facts.nodes] == ["/dev/qpu0", "/dev/qpuctl"]
-    assert Box(facts).other_runtime == "quasar"
+    assert ExaminedHost(facts).other_runtime == "quasar"
     _, found = run(capsys, tmp_path, text, "devices")
     assert "QPU_VISIBLE_DEVICES=1 hides it" in json.dumps(found["devices"][0])
     assert "hides it" not in json.dumps(found["devices"][1])

@@ -10,13 +10,15 @@ import importlib_metadata
 import pytest
 
 from vllm_adapter.broker import plugin as vllm_plugin
-from vllm_adapter.broker.selection import PLATFORMS, Considered, Selection
+from vllm_adapter.broker.selection import PLATFORMS, ConsideredAdapter, Selection
 from vllm_adapter.errors import DeviceRefused, UnsupportedCase, VllmAdapterError
 
 pytestmark = pytest.mark.static
 
 CHOSEN = Selection("cpu", "the only one", "cpu", "cpu", "native", f"{PLATFORMS}.NativeCpu")
-ASIDE = Selection(None, "no adapter is installed", considered=(Considered("x", "d", "1", "ok"),))
+ASIDE = Selection(
+    None, "no adapter is installed", considered=(ConsideredAdapter("x", "d", "1", "ok"),)
+)
 
 
 class Ours:
@@ -34,9 +36,9 @@ def vllm(monkeypatch):
     vllm_plugin.forget()
     for name in [n for n in os.environ if n.startswith(("VA_", "_VA_"))]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv(vllm_plugin.SAID, "")
+    monkeypatch.setenv(vllm_plugin.PRINTED_TOPICS, "")
 
-    def put(selection, active=Ours, warnings=(), register=calls.append):
+    def to_device(selection, active=Ours, warnings=(), register=calls.append):
         def shared(settings):
             if isinstance(selection, Exception):
                 raise selection
@@ -55,7 +57,7 @@ def vllm(monkeypatch):
             monkeypatch.setitem(sys.modules, name, module)
         return calls
 
-    yield put
+    yield to_device
     vllm_plugin.forget()
 
 

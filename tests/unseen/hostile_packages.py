@@ -74,13 +74,13 @@ def manifest(title, why=(), /, *, raw=None, case=None, **changes):
     return Hostile(f"manifest: {title}", make, reason=why, **(case or {}))
 
 
-def special(name, put, why=()):
+def special(name, to_device, why=()):
     """A package whose adapter.json is no regular file."""
 
     def make(site):
         file = package(site) / "adapter.json"
         file.unlink()
-        put(file)
+        to_device(file)
         dist(site)
 
     return Hostile(f"manifest: {name}", make, reason=why)
@@ -101,12 +101,12 @@ def entries(name, content, case=None):
     return Hostile(f"entry points: {name}", make, **(case or {}))
 
 
-def special_entries(name, put, case=None):
+def special_entries(name, to_device, case=None):
     def make(site):
         package(site)
         file = dist(site) / "entry_points.txt"
         file.unlink()
-        put(file)
+        to_device(file)
 
     return Hostile(f"entry points: {name}", make, **(case or {}))
 
@@ -173,11 +173,11 @@ def folder_loop(site):
     dist(site)
 
 
-def descriptor(name, put, why=()):
+def descriptor(name, to_device, why=()):
     def make(site):
         folder = package(site, device={"torch_type": "cpu"})
         (folder / "capabilities").mkdir()
-        put(folder / "capabilities" / "any.json")
+        to_device(folder / "capabilities" / "any.json")
         dist(site)
 
     case = {"status": ("broken", "incompatible", "ok"), "doctor": (0, 1)}

@@ -77,10 +77,10 @@ def read_bounded(path: Path, limit: int, *, cut: bool = False) -> bytes:
     try:
         state = os.fstat(handle)
         _refuse_irregular(state.st_mode)
-        size, chunks, left = state.st_size, [], limit + 1
-        while size <= limit and left > 0 and (chunk := os.read(handle, left)):
+        size, chunks, remaining = state.st_size, [], limit + 1
+        while size <= limit and remaining > 0 and (chunk := os.read(handle, remaining)):
             chunks.append(chunk)
-            left -= len(chunk)
+            remaining -= len(chunk)
         if cut and size > limit:
             chunks = [os.read(handle, limit)]
     finally:

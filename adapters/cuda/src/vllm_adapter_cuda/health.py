@@ -72,7 +72,7 @@ def read() -> Iterator[Line]:
 
 def versions(nvml: Any) -> Iterator[Line]:
     """The kernel driver, the library itself, and the CUDA version that they serve."""
-    asked = Asked(nvml)
+    asked = NvmlCalls(nvml)
     for component, name in (
         ("nvidia", "nvmlSystemGetDriverVersion"),
         ("nvml", "nvmlSystemGetNVMLVersion"),
@@ -93,7 +93,7 @@ def release(version: str) -> str:
     return rest if prefixed else version
 
 
-class Asked:
+class NvmlCalls:
     """Calls of the binding: None where the library, or this release of it, does not answer.
 
     `lost` is the name of a call that said that the GPU is lost.
@@ -119,7 +119,7 @@ class Asked:
 
 def device(nvml: Any, index: int, handle: Any) -> Iterator[Line]:
     """What the library says of one device; MIG instances follow it."""
-    asked = Asked(nvml)
+    asked = NvmlCalls(nvml)
     pci = asked("nvmlDeviceGetPciInfo", handle)
     capability = asked("nvmlDeviceGetCudaComputeCapability", handle)
     mode = asked("nvmlDeviceGetMigMode", handle)
@@ -145,15 +145,15 @@ def device(nvml: Any, index: int, handle: Any) -> Iterator[Line]:
         "uncorrected": asked("nvmlDeviceGetTotalEccErrors", handle, *_UNCORRECTED),
         "processes": _processes(asked, handle),
     }
-    yield _told(said | {"lost": asked.lost})
+    yield _value(said | {"lost": asked.lost})
     if split:
         for number in range(asked("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
             instance = asked("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
             if instance is not None:
-                yield _told(_instance(asked, index, number, instance))
+                yield _value(_instance(asked, index, number, instance))
 
 
-def _instance(asked: Asked, index: int, number: int, handle: Any) -> Line:
+def _instance(asked: NvmlCalls, index: int, number: int, handle: Any) -> Line:
     """A MIG instance; its name ends with its profile, on drivers that have one for it."""
     name = asked("nvmlDeviceGetName", handle) or ""
     profile = _PROFILE.search(name)
@@ -173,20 +173,20 @@ def _instance(asked: Asked, index: int, number: int, handle: Any) -> Line:
     }
 
 
-def _memory(asked: Asked, handle: Any) -> Line:
+def _memory(asked: NvmlCalls, handle: Any) -> Line:
     memory = asked("nvmlDeviceGetMemoryInfo", handle)
     if memory is None:
         return {}
     return {"memory_total_bytes": memory.total, "memory_used_bytes": memory.used}
 
 
-def _processes(asked: Asked, handle: Any) -> list[list[int | None]] | None:
+def _processes(asked: NvmlCalls, handle: Any) -> list[list[int | None]] | None:
     """Ids with the memory that each holds, which the driver does not tell everywhere."""
     held = asked("nvmlDeviceGetComputeRunningProcesses", handle)
     return None if held is None else [[one.pid, one.usedGpuMemory] for one in held]
 
 
-def _told(said: Line) -> Line:
+def _value(said: Line) -> Line:
     return {key: value for key, value in said.items() if value is not None}
 
 

@@ -82,7 +82,7 @@ class Bench:
         """The torch device."""
         return self.opened.device
 
-    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy on the device, of its own memory also where the device is the host."""
         copied = tensor.to(self.device)
         return copied.clone() if copied.data_ptr() == tensor.data_ptr() else copied

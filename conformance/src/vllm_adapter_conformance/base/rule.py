@@ -36,7 +36,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class NotDeclared:
+class NotDeclaredCase:
     """A case that the descriptor does not declare: listed, and not collected."""
 
     id: str
@@ -73,7 +73,7 @@ class Failure(Exception):
 
 
 Check = Callable[["Bench", Case], Observation | None]
-Cases = Callable[["Target"], Iterator[Case | NotDeclared]]
+Cases = Callable[["Target"], Iterator[Case | NotDeclaredCase]]
 
 
 @dataclass(frozen=True, slots=True)

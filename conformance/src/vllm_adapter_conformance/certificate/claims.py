@@ -139,8 +139,8 @@ def _reservations(document: Document) -> str:
 
 def _emulation(device: Document | None) -> str:
     by = (device or {}).get("emulated_by")
-    whose = f"by {by['name']} in place of {(device or {})['torch']}" if by else "device"
-    return f"emulated {whose}: this says nothing of a chip"
+    owner = f"by {by['name']} in place of {(device or {})['torch']}" if by else "device"
+    return f"emulated {owner}: this says nothing of a chip"
 
 
 def _hardware(tested: Sequence[str]) -> str:

@@ -22,13 +22,13 @@ from vllm_adapter_conformance.certificate import claims, mustpass
 from vllm_adapter_conformance.certificate.fingerprint import CORE, SUITE, Fingerprint
 from vllm_adapter_conformance.judge.outcome import Result
 from vllm_adapter_conformance.ops.space import sampling
-from vllm_adapter_conformance.plan.suite import Plan
+from vllm_adapter_conformance.plan.suite import SuitePlan
 
 
 def build(
     target: Target,
     level: str,
-    plan: Plan,
+    plan: SuitePlan,
     results: Mapping[str, Result],
     fingerprint: Fingerprint,
 ) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _tested_on(target: Target) -> dict[str, list[str]]:
     return {"tested_on": list(manifest.tested_on)}
 
 
-def _rule(rule: Rule, plan: Plan, results: Mapping[str, Result]) -> dict[str, Any]:
+def _rule(rule: Rule, plan: SuitePlan, results: Mapping[str, Result]) -> dict[str, Any]:
     return {
         "rule": rule.id,
         "level": rule.level,

@@ -65,8 +65,8 @@ def notes(document: Mapping[str, Any]) -> list[str]:
         found.append("development grade: files were editable, or not as they were installed")
     if document["emulated"]:
         by = (document["device"] or {}).get("emulated_by")
-        whose = f" by the library of {by['name']} {by['version']}" if by else ""
-        found.append(f"the device was emulated{whose}")
+        owner = f" by the library of {by['name']} {by['version']}" if by else ""
+        found.append(f"the device was emulated{owner}")
     elif claims.is_stand_in(document):
         found.append("the CPU stood in for the device")
     return found

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from vllm_adapter.cli.output import emit_json, warn
     from vllm_adapter_conformance.plan.find_target import find_target, fresh_seed
     from vllm_adapter_conformance.run.reproduce import write_all
-    from vllm_adapter_conformance.run.runner import Order, run_suite
+    from vllm_adapter_conformance.run.runner import RunRequest, run_suite
     from vllm_adapter_doctor.serving.before_start import look_at
 
     # Asked first, so that what is missing is a sentence of ours and not of pytest.
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         look_at(args.name, args.device, warn)
     kind = "" if args.emulate is None else "-emulated"
     file = args.output or FOLDER / f"{args.name}-{args.level}{kind}.json"
-    order = Order(
+    order = RunRequest(
         args.name,
         args.level,
         args.device,
@@ -153,7 +153,7 @@ def _report(
     file: Path,
 ) -> None:
     from vllm_adapter.cli.output import clean, colour
-    from vllm_adapter_conformance.judge.words import failure_lines
+    from vllm_adapter_conformance.judge.messages import failure_lines
 
     device = certificate["device"]
     where = f"seed {certificate['seed']}"

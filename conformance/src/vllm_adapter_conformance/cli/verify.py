@@ -84,7 +84,7 @@ def _replay(
 
     from vllm_adapter_conformance.base.target import BUDGET_S
     from vllm_adapter_conformance.plan.find_target import find_target
-    from vllm_adapter_conformance.run.runner import Order, run_suite
+    from vllm_adapter_conformance.run.runner import RunRequest, run_suite
 
     level, name = document["level_asked"], document["adapter"]["name"]
     run_before = {
@@ -97,6 +97,6 @@ def _replay(
     drawn = secrets.SystemRandom().sample(sorted(run_before), min(count, len(run_before)))
     budget = document.get("sampling", {}).get("budget_s", BUDGET_S)
     find_target(name, level, device=device, seed=document["seed"], budget=budget)
-    order = Order(name, level, device, document["seed"], cases=drawn, budget=budget)
+    order = RunRequest(name, level, device, document["seed"], cases=drawn, budget=budget)
     results = run_suite(order, lambda event: None).results
     return {id: (run_before[id], results[id].outcome if id in results else None) for id in drawn}

@@ -42,7 +42,7 @@ class Journal:
         os.close(self._descriptor)
 
 
-class Reader:
+class JournalReader:
     """Reads a journal that still grows; keeps what was read in `events`."""
 
     def __init__(self, path: Path) -> None:

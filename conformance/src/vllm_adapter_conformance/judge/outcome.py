@@ -10,7 +10,7 @@ from typing import Any, Final
 from vllm_adapter_conformance.base.rule import Counters, Failure, Observation, Rule
 from vllm_adapter_conformance.judge.journal import Event, of
 from vllm_adapter_conformance.judge.waivers import Waiver, find
-from vllm_adapter_conformance.plan.suite import Item, Plan
+from vllm_adapter_conformance.plan.suite import SuiteItem, SuitePlan
 
 PASS: Final = "pass"
 FAIL: Final = "fail"
@@ -56,7 +56,9 @@ class Result:
         return f"{text}\n{self.detail}" if self.detail else text
 
 
-def passed(item: Item, seen: Observation | None, seconds: float, waiver: Waiver | None) -> Result:
+def passed(
+    item: SuiteItem, seen: Observation | None, seconds: float, waiver: Waiver | None
+) -> Result:
     """A check that returned. Where a waiver says that it fails, that is a failure too."""
     seen = seen or Observation()
     if waiver is not None:
@@ -73,7 +75,7 @@ def passed(item: Item, seen: Observation | None, seconds: float, waiver: Waiver 
 
 
 def failed(
-    item: Item,
+    item: SuiteItem,
     failure: Failure,
     seconds: float | None,
     waiver: Waiver | None,
@@ -98,7 +100,7 @@ def failed(
     return replace(result, outcome=WAIVED, waiver=waiver.to_json())
 
 
-def waiver_of(waivers: Sequence[Waiver], adapter: str, item: Item) -> Waiver | None:
+def waiver_of(waivers: Sequence[Waiver], adapter: str, item: SuiteItem) -> Waiver | None:
     """The waiver of an item."""
     return find(waivers, adapter, item.rule.id, item.case.id)
 
@@ -108,7 +110,7 @@ def ended(events: Iterable[Event]) -> dict[str, Result]:
     return {event["item"]: Result.from_json(event) for event in of(events, "end")}
 
 
-def blocker(rule: Rule, plan: Plan, results: Mapping[str, Result]) -> str | None:
+def blocker(rule: Rule, plan: SuitePlan, results: Mapping[str, Result]) -> str | None:
     """The first needed rule that has failed, or that is blocked itself (then: by whom)."""
     for need in rule.needs:
         for item in plan.of_rule(need):
@@ -120,7 +122,7 @@ def blocker(rule: Rule, plan: Plan, results: Mapping[str, Result]) -> str | None
     return None
 
 
-def settle(plan: Plan, events: Iterable[Event]) -> dict[str, Result]:
+def settle(plan: SuitePlan, events: Iterable[Event]) -> dict[str, Result]:
     """The result of each item that has one, in the plan's order.
 
     A result that came before the failure of a rule it needs is worth nothing: blocked.

@@ -11,7 +11,7 @@ from vllm_adapter.engine.ops.bind import Binding
 from vllm_adapter.engine.ops.step import Step
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.models.decoder_shape import DecoderShape
-from vllm_adapter_conformance.ops.draw import Draw
+from vllm_adapter_conformance.ops.draw import RandomTensors
 from vllm_adapter_conformance.ops.runs import bind_declared
 
 LAYERS: Final = 2
@@ -25,12 +25,12 @@ class _Linear(torch.nn.Module):
     """One projection without bias, its weight prepared as the winner wants it."""
 
     def __init__(
-        self, bench: Bench, shape: DecoderShape, draw: Draw, width: int, out: int
+        self, bench: Bench, shape: DecoderShape, draw: RandomTensors, width: int, out: int
     ) -> None:
         super().__init__()
         binding = bind_declared(bench, "linear", shape.linear(width, out))
         weight = draw.normal(out, width, dtype=getattr(torch, shape.dtype), scale=width**-0.5)
-        self.weight = binding.prepare_weights(bench.put(weight))
+        self.weight = binding.prepare_weights(bench.to_device(weight))
         self.run, self.out = binding.run, out
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -40,7 +40,9 @@ class _Linear(torch.nn.Module):
 
 
 class _Layer(torch.nn.Module):
-    def __init__(self, bench: Bench, shape: DecoderShape, draw: Draw, attend: Binding) -> None:
+    def __init__(
+        self, bench: Bench, shape: DecoderShape, draw: RandomTensors, attend: Binding
+    ) -> None:
         super().__init__()
         self.shape = shape
         heads, hidden = shape.heads, shape.hidden
@@ -49,7 +51,8 @@ class _Layer(torch.nn.Module):
         self.gate_up = _Linear(bench, shape, draw, hidden, 2 * hidden)
         self.down = _Linear(bench, shape, draw, hidden, hidden)
         self.weights = [
-            bench.put(draw.normal(hidden, dtype=getattr(torch, shape.dtype))) for _ in range(2)
+            bench.to_device(draw.normal(hidden, dtype=getattr(torch, shape.dtype)))
+            for _ in range(2)
         ]
         needs = dict(shape.needs())
         self.norm = bind_declared(bench, "rms_norm", needs["rms_norm"]).run
@@ -100,7 +103,7 @@ class Decoder(torch.nn.Module):
 
     def __init__(self, bench: Bench, shape: DecoderShape) -> None:
         super().__init__()
-        draw = Draw(bench.target.seed, "decoder")
+        draw = RandomTensors(bench.target.seed, "decoder")
         attend = bind_declared(bench, "paged_attention", dict(shape.needs())["paged_attention"])
         self.plan = attend.plan
         self.layers = torch.nn.ModuleList(
@@ -109,7 +112,7 @@ class Decoder(torch.nn.Module):
         half = torch.linspace(0, 1, shape.head_size // 2, dtype=torch.float64)
         angles = torch.arange(POSITIONS).double().outer(10000.0**-half)
         table = torch.cat((angles.cos(), angles.sin()), -1)
-        self.table = bench.put(table.to(getattr(torch, shape.dtype)))
+        self.table = bench.to_device(table.to(getattr(torch, shape.dtype)))
 
     def forward(self, x: torch.Tensor, caches: Caches, step: Step) -> Any:
         """x: [tokens, hidden] -> (x, residual), each [tokens, hidden].

@@ -10,7 +10,7 @@ from typing import Any, Final
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.decision import Reject
 from vllm_adapter.contract.operators import DTYPES, OPERATORS
-from vllm_adapter_conformance.base.rule import Case, NotDeclared
+from vllm_adapter_conformance.base.rule import Case, NotDeclaredCase
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.models.decoder_shape import KV_HEADS, DecoderShape
 from vllm_adapter_conformance.ops.cases import Facts, declared, refusal, values
@@ -111,16 +111,16 @@ def model_shape(
 
 def model_case(
     target: Target, kind: str, dtype: str, *, windowed: bool = False
-) -> Case | NotDeclared:
+) -> Case | NotDeclaredCase:
     """The case of one model and dtype, or why the descriptor does not declare it."""
     id = f"{dtype}-window" if windowed else dtype
     shape = model_shape(declared(target), kind, dtype, windowed=windowed)
     if isinstance(shape, Reject):
-        return NotDeclared(id, shape.pointer, str(shape))
+        return NotDeclaredCase(id, shape.pointer, str(shape))
     return Case(id, asdict(shape))
 
 
-def model_cases(target: Target, kind: str) -> Iterator[Case | NotDeclared]:
+def model_cases(target: Target, kind: str) -> Iterator[Case | NotDeclaredCase]:
     """The cases of one model, in every dtype."""
     for dtype in DTYPES if target.capability else ():
         yield model_case(target, kind, dtype)

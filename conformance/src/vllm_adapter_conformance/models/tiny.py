@@ -20,7 +20,7 @@ from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.models.decoder_shape import KV_HEADS
 from vllm_adapter_conformance.models.shape import VOCABULARY, ModelShape
-from vllm_adapter_conformance.ops.draw import Draw
+from vllm_adapter_conformance.ops.draw import RandomTensors
 
 LAYERS: Final = 2
 POSITIONS: Final = 128
@@ -46,7 +46,7 @@ def drawn(config: Any, seed: int, name: str = "") -> Any:
     """The model of a configuration's first architecture, its weights drawn from the seed."""
     (architecture,) = config.architectures
     model = getattr(transformers, architecture)(config)
-    draw = Draw(seed, "model", name or config.model_type)
+    draw = RandomTensors(seed, "model", name or config.model_type)
     for place, parameter in model.named_parameters():
         value = draw.normal(*parameter.shape, dtype=torch.float32)
         if parameter.dim() == 1:
@@ -94,7 +94,7 @@ def padded(seed: int, *, left: bool) -> dict[str, torch.Tensor]:
     Both: int64 [rows, longest length].
     """
     width = max(LENGTHS)
-    ids = Draw(seed, "prompts").integers(3, VOCABULARY, len(LENGTHS), width)
+    ids = RandomTensors(seed, "prompts").integers(3, VOCABULARY, len(LENGTHS), width)
     real = torch.arange(width) < torch.tensor(LENGTHS)[:, None]
     mask = (real.flip(1) if left else real).long()
     return {"input_ids": ids * mask, "attention_mask": mask}

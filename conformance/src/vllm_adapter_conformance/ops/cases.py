@@ -22,11 +22,11 @@ from vllm_adapter.contract.decision import (
     decide,
     holds,
 )
-from vllm_adapter.contract.operators import DTYPES, OPERATORS, Fact, FactValue, Operator
+from vllm_adapter.contract.operators import DTYPES, OPERATORS, CaseProperty, FactValue, Operator
 from vllm_adapter.contract.resolve import Provider, Resolution, resolve
 from vllm_adapter.errors import CapabilityError
 from vllm_adapter.settings import Fallback, Settings
-from vllm_adapter_conformance.base.rule import Case, NotDeclared
+from vllm_adapter_conformance.base.rule import Case, NotDeclaredCase
 from vllm_adapter_conformance.base.target import Target
 
 Facts = dict[str, FactValue]
@@ -58,11 +58,11 @@ class OpFacts:
         ]
         return "-".join([str(self.facts["dtype"]), *shown])
 
-    def collected(self) -> Case | NotDeclared:
+    def collected(self) -> Case | NotDeclaredCase:
         """This as a case of a rule: to be run, or to be listed with the reason."""
         if self.refusal is None:
             return Case(self.id, {"op": self.op, "facts": self.facts}, self.pointer)
-        return NotDeclared(self.id, self.refusal.pointer, str(self.refusal))
+        return NotDeclaredCase(self.id, self.refusal.pointer, str(self.refusal))
 
 
 def declared(target: Target) -> Capability:
@@ -99,7 +99,7 @@ def variations(capability: Capability, op: str) -> list[OpFacts]:
     return [_settled(capability, op, facts) for facts in unique.values()]
 
 
-def operator_cases(capability: Capability, op: str) -> Iterator[Case | NotDeclared]:
+def operator_cases(capability: Capability, op: str) -> Iterator[Case | NotDeclaredCase]:
     """The cases of a rule about one operator; the foreign dtype is nobody's to list."""
     for case in variations(capability, op):
         if case.facts["dtype"] != FOREIGN_DTYPE:
@@ -193,7 +193,7 @@ def _entries(
     return [(part, capability.operators.get(part.name, ())) for part in parts]
 
 
-def _named(fact: Fact, rule: Rule) -> tuple[FactValue, ...]:
+def _named(fact: CaseProperty, rule: Rule) -> tuple[FactValue, ...]:
     """The values of a list; of bounds, the least value that keeps them, where they name one.
 
     Where the samples are not of that multiple, the next value too: one alone would prove little.

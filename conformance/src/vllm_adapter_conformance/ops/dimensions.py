@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.decision import OperatorEntry, Rule, holds
-from vllm_adapter.contract.operators import Fact, FactValue, Operator
+from vllm_adapter.contract.operators import CaseProperty, FactValue, Operator
 from vllm_adapter_conformance.ops.covering import Dimension
 
 _WIDTHS: Final[Dimension] = {
@@ -255,12 +255,12 @@ def admitting(capability: Capability, operator: Operator) -> list[OperatorEntry]
     return [entry for part in parts for entry in capability.operators.get(part, ())]
 
 
-def _rule(entry: OperatorEntry, fact: Fact, name: str) -> Rule:
+def _rule(entry: OperatorEntry, fact: CaseProperty, name: str) -> Rule:
     """What an entry admits of a fact: as `decide` has it."""
     return entry.limits.get(name, {} if fact.off is None else (fact.off,))
 
 
-def _named(fact: Fact, rule: Rule) -> list[FactValue]:
+def _named(fact: CaseProperty, rule: Rule) -> list[FactValue]:
     """The values at the ends of a rule, and odd multiples between."""
     if isinstance(rule, tuple):
         return list(rule)

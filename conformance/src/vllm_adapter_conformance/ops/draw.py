@@ -7,10 +7,10 @@ import hashlib
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.trial import Put
+from vllm_adapter_conformance.ops.trial import ToDevice
 
 
-class Draw:
+class RandomTensors:
     """A stream of random tensors that depends on its seed and labels alone."""
 
     def __init__(self, seed: int, *labels: object) -> None:
@@ -53,36 +53,36 @@ def torch_dtype(facts: Facts) -> torch.dtype:
     return found
 
 
-def columns(put: Put, wide: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+def columns(to_device: ToDevice, wide: torch.Tensor, start: int, stop: int) -> torch.Tensor:
     """A view of some columns of a wider tensor: not contiguous, on the device too.
 
     wide: [..., width] -> [..., stop - start].
     """
-    return put(wide)[..., start:stop]
+    return to_device(wide)[..., start:stop]
 
 
-def laid(put: Put, tensor: torch.Tensor, how: str) -> torch.Tensor:
+def laid(to_device: ToDevice, tensor: torch.Tensor, how: str) -> torch.Tensor:
     """The tensor on the device, laid out in that way; what lies beside it in memory is NaN.
 
     `how` is a member of a layout's dimension. Integers have the greatest number beside them.
     """
     if how == "plain" or not tensor.ndim:
-        return put(tensor)
+        return to_device(tensor)
     last = tensor.shape[-1]
     if how == "offset":
         memory = _beside((tensor.numel() + 3,), tensor.dtype)
         memory[3:] = tensor.flatten()
-        return put(memory)[3:].view(tensor.shape)
+        return to_device(memory)[3:].view(tensor.shape)
     if how == "every other":
         memory = _beside((*tensor.shape, 2), tensor.dtype)
         memory[..., 0] = tensor
-        return put(memory)[..., 0]
+        return to_device(memory)[..., 0]
     if how == "transposed" and tensor.ndim > 1:
-        return put(tensor.transpose(0, 1).contiguous()).transpose(0, 1)
+        return to_device(tensor.transpose(0, 1).contiguous()).transpose(0, 1)
     start, width = (0, 2 * last) if how == "strided" else (3, last + 3)
     memory = _beside((*tensor.shape[:-1], width), tensor.dtype)
     memory[..., start : start + last] = tensor
-    return put(memory)[..., start : start + last]
+    return to_device(memory)[..., start : start + last]
 
 
 def _beside(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.ops import runs
-from vllm_adapter_conformance.ops.runs import Call
+from vllm_adapter_conformance.ops.runs import DeviceCall
 from vllm_adapter_conformance.ops.space import plain_choice
 from vllm_adapter_conformance.ops.trials import TRIALS
 
@@ -62,11 +62,11 @@ class History:
             self._equal(first, held, self._judged(first, "after a call of another shape"))
         return self.worst
 
-    def _call(self, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Call:
+    def _call(self, choice: Mapping[str, Any], seed: str, contents: int = 0) -> DeviceCall:
         sample = TRIALS[self.op].draw(self.facts, choice, seed, contents)
         return runs.bound_call(self.bench, self.binding, sample)
 
-    def _judged(self, call: Call, when: str, *, ready: bool = False) -> list[torch.Tensor]:
+    def _judged(self, call: DeviceCall, when: str, *, ready: bool = False) -> list[torch.Tensor]:
         """The call's results, of which the suite keeps a copy, judged."""
         if not ready:
             runs.make_ready(self.bench, self.binding, call)
@@ -90,7 +90,7 @@ class History:
             ) from failure
         return [*results, *(result.clone() for result in results)]
 
-    def _kept(self, call: Call, held: list[torch.Tensor]) -> None:
+    def _kept(self, call: DeviceCall, held: list[torch.Tensor]) -> None:
         """Results are still what they were when the suite took its copy."""
         half = len(held) // 2
         for now, then in zip(held[:half], held[half:], strict=True):
@@ -101,7 +101,9 @@ class History:
                     detail=self._where(call),
                 )
 
-    def _equal(self, call: Call, before: list[torch.Tensor], after: list[torch.Tensor]) -> None:
+    def _equal(
+        self, call: DeviceCall, before: list[torch.Tensor], after: list[torch.Tensor]
+    ) -> None:
         """An equal call gives equal bits, unless the descriptor says otherwise."""
         capability = self.bench.target.capability
         if capability is not None and capability.numerics.deterministic is False:
@@ -115,5 +117,5 @@ class History:
                     detail=self._where(call),
                 )
 
-    def _where(self, call: Call) -> str:
+    def _where(self, call: DeviceCall) -> str:
         return f"sample {call.sample.name!r}; {self.facts}; seed {self.bench.target.seed}"

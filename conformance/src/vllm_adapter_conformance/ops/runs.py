@@ -21,7 +21,7 @@ from vllm_adapter.settings import PREFIX
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.ops.cases import Facts
-from vllm_adapter_conformance.ops.tolerance import Comparison, compare
+from vllm_adapter_conformance.ops.tolerance import ToleranceResult, compare
 from vllm_adapter_conformance.ops.trial import Expected, Sample
 from vllm_adapter_conformance.ops.trials import TRIALS
 
@@ -32,7 +32,7 @@ WEIGHTS: Final[Mapping[str, int]] = {"linear": 1}
 
 
 @dataclass
-class Call:
+class DeviceCall:
     """The arguments of one call on the device, and all memory behind them.
 
     `bases` are the tensors whose views the arguments are: comparing them, and not the arguments
@@ -65,26 +65,26 @@ class Call:
         return next(a.device for a in self.args if isinstance(a, torch.Tensor))
 
 
-def make_call(bench: Bench, spec: OpSpec, sample: Sample) -> Call:
+def make_call(bench: Bench, spec: OpSpec, sample: Sample) -> DeviceCall:
     """The sample's arguments on the device, without a plan."""
     bases: list[torch.Tensor] = []
 
-    def put(tensor: torch.Tensor) -> torch.Tensor:
+    def to_device(tensor: torch.Tensor) -> torch.Tensor:
         """tensor: [...] on the host -> [...] on the device, of its own memory."""
-        bases.append(bench.put(tensor))
+        bases.append(bench.to_device(tensor))
         return bases[-1]
 
-    return Call(spec, sample, list(sample.build(put)), bases)
+    return DeviceCall(spec, sample, list(sample.build(to_device)), bases)
 
 
-def bound_call(bench: Bench, binding: Binding, sample: Sample) -> Call:
+def bound_call(bench: Bench, binding: Binding, sample: Sample) -> DeviceCall:
     """As `make_call`, at the binding's load and step moments: weights prepared, step planned."""
     call = make_call(bench, SPECS[binding.case.op], sample)
     make_ready(bench, binding, call)
     return call
 
 
-def make_ready(bench: Bench, binding: Binding, call: Call) -> None:
+def make_ready(bench: Bench, binding: Binding, call: DeviceCall) -> None:
     """The load and step moments of a call, once more where it was run before."""
     if call.spec.name in WEIGHTS:
         at = WEIGHTS[call.spec.name]
@@ -113,7 +113,7 @@ def bind_declared(bench: Bench, op: str, facts: Facts) -> Binding:
         ) from error
 
 
-def judge(bench: Bench, call: Call, run: Fn, facts: Facts) -> float:
+def judge(bench: Bench, call: DeviceCall, run: Fn, facts: Facts) -> float:
     """Runs a call and holds everything it gave or wrote against the float64 reference.
 
     Returns the largest share of the budget.
@@ -145,7 +145,7 @@ def judge(bench: Bench, call: Call, run: Fn, facts: Facts) -> float:
     return worst
 
 
-def judge_results(bench: Bench, call: Call, results: Sequence[Any], facts: Facts) -> float:
+def judge_results(bench: Bench, call: DeviceCall, results: Sequence[Any], facts: Facts) -> float:
     """Compares results, then mutated arguments; as `judge`."""
     wanted = expected(call)
     found = [*results, *call.mutated]
@@ -166,14 +166,14 @@ def judge_results(bench: Bench, call: Call, results: Sequence[Any], facts: Facts
     return worst
 
 
-def expected(call: Call) -> Sequence[Expected]:
+def expected(call: DeviceCall) -> Sequence[Expected]:
     """The float64 reference for a call, from fresh host copies of the sample."""
     if call.wanted is None or call.wanted[0] is not call.sample:
         call.wanted = call.sample, _expected(call)
     return call.wanted[1]
 
 
-def _expected(call: Call) -> Sequence[Expected]:
+def _expected(call: DeviceCall) -> Sequence[Expected]:
     spec, trial = call.spec, TRIALS[call.spec.name]
     upcast = [
         argument if number in trial.as_stored else _upcast(argument)
@@ -225,7 +225,7 @@ def samples(spec: OpSpec, facts: Facts, bench: Bench) -> Sequence[Sample]:
 
 
 def _check_kind(
-    bench: Bench, call: Call, facts: Facts, name: str, got: Any, want: Expected
+    bench: Bench, call: DeviceCall, facts: Facts, name: str, got: Any, want: Expected
 ) -> None:
     if not isinstance(got, torch.Tensor):
         raise _failure(bench, call, facts, f"{name} is a tensor", f"{type(got).__name__}")
@@ -240,13 +240,13 @@ def _kind(parts: tuple[Any, ...]) -> str:
     return ", ".join(map(str, parts))
 
 
-def _worst(seen: Comparison) -> str:
+def _worst(seen: ToleranceResult) -> str:
     at = list(seen.index)
     return f"{seen.share:.3g} of the budget at {at}: got {seen.got:.9g}, want {seen.want:.9g}"
 
 
 def _failure(
-    bench: Bench, call: Call, facts: Facts, want: str, seen: str, share: float | None = None
+    bench: Bench, call: DeviceCall, facts: Facts, want: str, seen: str, share: float | None = None
 ) -> Failure:
     detail = f"sample {call.sample.name!r}; {_where(facts, bench)}"
     return Failure(f"{call.spec.name}: {want}", seen, share=share, detail=detail)

@@ -147,16 +147,16 @@ def _draw(capability: Capability, op: str, seed: int, budget: float) -> Drawn | 
         return _possible(op, row) and _declared(capability, op, row, known)
 
     covering = Covering(dimensions, accepts, Random(f"{seed}/{op}"))
-    left = budget * SHARES[op] / sum(SHARES.values())
+    remaining = budget * SHARES[op] / sum(SHARES.values())
     draws = []
     for row in covering.rows():
         found = Point(
             {name: row[name] for name in ("dtype", *operator.bind_facts)},
             {name: row[name] for name in SAMPLED[op]},
         )
-        left -= seconds(op, row)
+        remaining -= seconds(op, row)
         draws.append(found)
-        if left < 0:
+        if remaining < 0:
             break
     unseen = [f"{name}={member}" for name, member in covering.unseen]
     unseen += [BEYOND_REACH[op]] if op in BEYOND_REACH else []

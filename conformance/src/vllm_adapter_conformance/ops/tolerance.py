@@ -25,7 +25,7 @@ FACTOR: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ToleranceResult:
     """The worst element of one output: its index, both values, and its share of the budget."""
 
     share: float
@@ -34,7 +34,7 @@ class Comparison:
     want: float
 
 
-def compare(got: torch.Tensor, want: Expected, terms: int) -> Comparison:
+def compare(got: torch.Tensor, want: Expected, terms: int) -> ToleranceResult:
     """Holds one output (any device, the case's dtype) against the float64 reference.
 
     got: [...], of the case's dtype; want.value: float64 [...] on the host.
@@ -44,19 +44,19 @@ def compare(got: torch.Tensor, want: Expected, terms: int) -> Comparison:
     """
     result, value = got.detach().cpu(), want.value
     if result.shape != value.shape:
-        return Comparison(math.inf, (), math.nan, math.nan)
+        return ToleranceResult(math.inf, (), math.nan, math.nan)
     if result.numel() == 0:
-        return Comparison(0.0, (), 0.0, 0.0)
+        return ToleranceResult(0.0, (), 0.0, 0.0)
     wide = result.double()
     same = (wide == value) | (wide.isnan() & value.isnan())
     if same.all():
         first = float(wide.flatten()[0])
-        return Comparison(0.0, (0,) * wide.ndim, first, first)
+        return ToleranceResult(0.0, (0,) * wide.ndim, first, first)
     share = torch.where(same, 0.0, (wide - value).abs() / _budget(result.dtype, want, terms))
     share = share.nan_to_num(nan=math.inf, posinf=math.inf)
     worst = int(share.argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), share.shape))
-    return Comparison(
+    return ToleranceResult(
         float(share.flatten()[worst]),
         index,
         float(result.flatten()[worst].double()),

@@ -14,7 +14,7 @@ import torch
 from vllm_adapter.engine.ops.spec import Facts
 from vllm_adapter.engine.ops.step import Step
 
-Put = Callable[[torch.Tensor], torch.Tensor]
+ToDevice = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Expected:
 class Sample:
     """One set of arguments for a case, made on the host.
 
-    `build(put)` draws the same numbers at each call. It passes every contiguous base tensor
-    through `put` (to move it to a device, say) before it takes views, so that a non-contiguous
-    argument is non-contiguous on the device too. `step` is given for planned operators.
+    `build(to_device)` draws the same numbers at each call. It passes every contiguous base tensor
+    through `to_device` before it takes views, so that a non-contiguous argument is
+    non-contiguous on the device too. `step` is given for planned operators.
     """
 
     name: str
-    build: Callable[[Put], tuple[Any, ...]]
+    build: Callable[[ToDevice], tuple[Any, ...]]
     step: Callable[[torch.device], Step] | None = None
     terms: int | None = None
     """Length of the longest sum behind one element, where it is not as the facts alone have it."""

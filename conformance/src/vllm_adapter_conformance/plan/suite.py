@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from vllm_adapter_conformance.base.rule import LEVELS, Case, Failure, NotDeclared, Rule
+from vllm_adapter_conformance.base.rule import LEVELS, Case, Failure, NotDeclaredCase, Rule
 
 if TYPE_CHECKING:
     from vllm_adapter_conformance.base.target import Target
@@ -15,7 +15,7 @@ NO_CASE: Final = "no case"
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SuiteItem:
     """One case of one rule: one pytest item, named by `id`."""
 
     rule: Rule
@@ -28,21 +28,21 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SuitePlan:
     """What one run collects, in order: a rule comes after all that it needs."""
 
     rules: Sequence[Rule]
-    items: Sequence[Item]
-    not_declared: Mapping[str, Sequence[NotDeclared]] = field(default_factory=dict)
+    items: Sequence[SuiteItem]
+    not_declared: Mapping[str, Sequence[NotDeclaredCase]] = field(default_factory=dict)
 
-    def item(self, id: str) -> Item:
+    def item(self, id: str) -> SuiteItem:
         """The item of that id; KeyError if it is not in the plan."""
         found = next((item for item in self.items if item.id == id), None)
         if found is None:
             raise KeyError(id)
         return found
 
-    def of_rule(self, id: str) -> list[Item]:
+    def of_rule(self, id: str) -> list[SuiteItem]:
         """The items of one rule."""
         return [item for item in self.items if item.rule.id == id]
 
@@ -58,7 +58,7 @@ def make_plan(
     rules: Mapping[str, Rule],
     *,
     only: Collection[str] = (),
-) -> Plan:
+) -> SuitePlan:
     """The cases of every one of the rules up to a level; `only` keeps the items of these ids.
 
     Raises:
@@ -66,19 +66,19 @@ def make_plan(
     """
     levels = levels_up_to(level)
     ordered = in_order([rule for rule in rules.values() if rule.level in levels])
-    items: list[Item] = []
-    not_declared: dict[str, list[NotDeclared]] = {}
+    items: list[SuiteItem] = []
+    not_declared: dict[str, list[NotDeclaredCase]] = {}
     for rule in ordered:
         found = list(rule.cases(target))
-        absent = [case for case in found if isinstance(case, NotDeclared)]
+        absent = [case for case in found if isinstance(case, NotDeclaredCase)]
         cases = [case for case in found if isinstance(case, Case)]
         ids = [case.id for case in found]
         if len(set(ids)) != len(ids):
             raise ValueError(f"the rule {rule.id} has two cases of one id: {sorted(ids)}")
-        items += [Item(rule, case) for case in cases or ([] if absent else [Case(NO_CASE)])]
+        items += [SuiteItem(rule, case) for case in cases or ([] if absent else [Case(NO_CASE)])]
         not_declared[rule.id] = absent
     kept = [item for item in items if not only or item.id in only]
-    return Plan(ordered, kept, not_declared)
+    return SuitePlan(ordered, kept, not_declared)
 
 
 def in_order(rules: Iterable[Rule]) -> list[Rule]:

@@ -14,7 +14,7 @@ from vllm_adapter.hostfacts.known_vendors import VENDORS
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class SimulatedHost:
     """One machine. `devices` are those that it has, by the name that their adapter should have.
 
     Graphics inside a processor are none. `origin` says what the facts are from.
@@ -35,11 +35,11 @@ class Box:
 
 
 @cache
-def boxes() -> Mapping[str, Box]:
+def boxes() -> Mapping[str, SimulatedHost]:
     """All of them by their ids."""
     text = resources.files(__package__).joinpath("boxes.json").read_text(encoding="utf-8")
     found = (
-        Box(raw["id"], raw["origin"], raw["devices"], HostFacts.from_json(raw["facts"]))
+        SimulatedHost(raw["id"], raw["origin"], raw["devices"], HostFacts.from_json(raw["facts"]))
         for raw in json.loads(text)
     )
     return {box.id: box for box in found}

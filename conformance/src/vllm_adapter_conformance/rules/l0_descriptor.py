@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from vllm_adapter.contract.capability import load_capability
 from vllm_adapter.contract.decision import LIBRARY, library_fault
-from vllm_adapter.contract.dotted import look
+from vllm_adapter.contract.dotted import find_dotted_path
 from vllm_adapter.errors import CapabilityError
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 
 SECTIONS: Final = ("compute_units", "memory", "dma", "execution", "numerics", "kv")
@@ -32,7 +32,7 @@ def descriptor_files(target: Target) -> dict[str, Path]:
     return {file.relative_to(record.path).as_posix(): file for file in files}
 
 
-def _files(target: Target) -> Iterator[Case | NotDeclared]:
+def _files(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for name, file in descriptor_files(target).items():
         yield Case(name, {"file": str(file)})
 
@@ -95,7 +95,7 @@ def figures(value: Any, pointer: str) -> Iterator[str]:
         yield pointer
 
 
-def _operators(target: Target) -> Iterator[Case | NotDeclared]:
+def _operators(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for name, file in descriptor_files(target).items():
         try:
             operators = load_capability(file).operators
@@ -103,7 +103,7 @@ def _operators(target: Target) -> Iterator[Case | NotDeclared]:
             yield Case(name)  # blocked by the schema's rule
             continue
         if not operators:
-            yield NotDeclared(name, "/operators", "no operator is declared")
+            yield NotDeclaredCase(name, "/operators", "no operator is declared")
         for op in operators:
             yield Case(f"{name} {op}", {"file": str(file), "op": op})
 
@@ -135,7 +135,7 @@ def check_operators(bench: Bench, case: Case) -> Observation:
     return Observation(note=f"{len(entries)} entries: {words}")
 
 
-def _paths(target: Target) -> Iterator[Case | NotDeclared]:
+def _paths(target: Target) -> Iterator[Case | NotDeclaredCase]:
     manifest = target.record.manifest
     found: dict[str, str] = {}
     if manifest is not None and manifest.plugin is not None:
@@ -152,7 +152,7 @@ def _paths(target: Target) -> Iterator[Case | NotDeclared]:
                     if dotted is not None and not dotted.startswith(LIBRARY):
                         found.setdefault(dotted, f"{name}{entry.pointer}/{key}")
     if not found:
-        yield NotDeclared("paths", "/operators", "nothing names a Python path")
+        yield NotDeclaredCase("paths", "/operators", "nothing names a Python path")
     for dotted, where in found.items():
         yield Case(dotted, {"path": dotted, "where": where})
 
@@ -168,13 +168,13 @@ def _paths(target: Target) -> Iterator[Case | NotDeclared]:
 )
 def check_path(bench: Bench, case: Case) -> Observation:
     """Finds the module, and the name in its source."""
-    found = look(case.params["path"])
+    found = find_dotted_path(case.params["path"])
     if found.problem is not None:
         raise Failure(f"{case.params['path']} ({case.params['where']}) to be there", found.problem)
     return Observation(note="not Python source: the name was not looked for" * found.unread)
 
 
-def _library_entries(target: Target) -> Iterator[Case | NotDeclared]:
+def _library_entries(target: Target) -> Iterator[Case | NotDeclaredCase]:
     named = False
     for name, file in descriptor_files(target).items():
         try:
@@ -186,7 +186,7 @@ def _library_entries(target: Target) -> Iterator[Case | NotDeclared]:
                 named = True
                 yield Case(f"{name} {op}", {"file": str(file), "op": op}, f"/operators/{op}/run")
     if not named:
-        yield NotDeclared("library", "/operators", "no entry names a library's function")
+        yield NotDeclaredCase("library", "/operators", "no entry names a library's function")
 
 
 @rule(

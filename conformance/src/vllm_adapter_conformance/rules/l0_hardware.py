@@ -10,7 +10,7 @@ from typing import Final
 from vllm_adapter.contract.capability import Capability, load_capability
 from vllm_adapter.errors import CapabilityError
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules.l0_descriptor import SECTIONS, descriptor_files, figures
 
@@ -63,10 +63,10 @@ def no_accelerator(target: Target) -> str | None:
     return "the device is emulated" if manifest.emulated else None
 
 
-def _hardware(target: Target) -> Iterator[Case | NotDeclared]:
+def _hardware(target: Target) -> Iterator[Case | NotDeclaredCase]:
     reason = no_accelerator(target)
     if reason is not None and target.record.manifest is not None:
-        yield NotDeclared("manifest", "/tested_on", reason)
+        yield NotDeclaredCase("manifest", "/tested_on", reason)
         return
     yield Case("manifest")
     for name, file in descriptor_files(target).items():
@@ -105,13 +105,13 @@ def check_hardware(bench: Bench, case: Case) -> Observation:
     return Observation(note="run on hardware" if file.stem in tested else "not run on hardware")
 
 
-def _vllm(target: Target) -> Iterator[Case | NotDeclared]:
+def _vllm(target: Target) -> Iterator[Case | NotDeclaredCase]:
     reason = no_accelerator(target)
     for name, file in descriptor_files(target).items():
         if reason is None or target.record.manifest is None:
             yield Case(name, {"file": str(file)})
         else:
-            yield NotDeclared(name, "/vllm", reason)
+            yield NotDeclaredCase(name, "/vllm", reason)
 
 
 @rule(

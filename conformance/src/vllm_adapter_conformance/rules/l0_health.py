@@ -10,12 +10,12 @@ from typing import Final
 
 from vllm_adapter.discovery.distributions import EntryPoint, entry_points
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules._inspection import LIMIT_S
 from vllm_adapter_doctor.live.children import run_all
 from vllm_adapter_doctor.live.reader_lines import parse
-from vllm_adapter_doctor.live.readers import GROUP, Reader, fault_of
+from vllm_adapter_doctor.live.readers import GROUP, VendorReader, fault_of
 
 _FORBIDDEN: Final = ("torch", "transformers", "vllm", "vllm_adapter", "vllm_adapter_doctor")
 _IMPORT: Final = """
@@ -27,7 +27,7 @@ print(json.dumps([name for name in json.loads(forbidden) if name in sys.modules]
 """
 
 
-def _readers(target: Target) -> Iterator[Case | NotDeclared]:
+def _readers(target: Target) -> Iterator[Case | NotDeclaredCase]:
     points = [
         point for point in entry_points(GROUP) if point.distribution == target.record.distribution
     ]
@@ -35,7 +35,7 @@ def _readers(target: Target) -> Iterator[Case | NotDeclared]:
         yield Case(point.name, {"module": point.value})
     if not points:
         reason = f"no entry point of group {GROUP}: the doctor asks the vendor's tool, if any"
-        yield NotDeclared("reader", "/name", reason)
+        yield NotDeclaredCase("reader", "/name", reason)
 
 
 @rule(
@@ -63,7 +63,7 @@ def check_health(bench: Bench, case: Case) -> Observation:
     words = (_IMPORT, module, json.dumps(_FORBIDDEN), *folders)
     commands = [
         (sys.executable, "-P", "-B", "-c", *words),
-        Reader(record.name, module, record.distribution).command,
+        VendorReader(record.name, module, record.distribution).command,
     ]
     imported, ended = run_all(commands, timeout_s=LIMIT_S, environ=os.environ)
     if imported.fault:

@@ -12,7 +12,14 @@ from typing import Any, Final
 from vllm_adapter.contract.dotted import may_implement
 from vllm_adapter.contract.hooks import not_called, only_not_called
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, once, rule
+from vllm_adapter_conformance.base.rule import (
+    Case,
+    Failure,
+    NotDeclaredCase,
+    Observation,
+    once,
+    rule,
+)
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules._inspection import inspect
 
@@ -30,11 +37,11 @@ def package(target: Target) -> Path:
     return target.record.path
 
 
-def if_plugin(target: Target) -> Iterator[Case | NotDeclared]:
+def if_plugin(target: Target) -> Iterator[Case | NotDeclaredCase]:
     """One case where the manifest names a plug-in."""
     manifest = target.record.manifest
     if manifest is None or manifest.plugin is None:
-        yield NotDeclared("plug-in", "/plugin", NO_PLUGIN)
+        yield NotDeclaredCase("plug-in", "/plugin", NO_PLUGIN)
     else:
         yield Case("plug-in", {"plugin": manifest.plugin})
 
@@ -147,11 +154,11 @@ def _json_strings(value: Any) -> Iterator[str]:
             yield from _json_strings(item)
 
 
-def _importables(target: Target) -> Iterator[Case | NotDeclared]:
+def _importables(target: Target) -> Iterator[Case | NotDeclaredCase]:
     yield Case("package", {"module": target.record.package})
     manifest = target.record.manifest
     if manifest is None or manifest.plugin is None:
-        yield NotDeclared("plug-in", "/plugin", NO_PLUGIN)
+        yield NotDeclaredCase("plug-in", "/plugin", NO_PLUGIN)
     else:
         yield Case("plug-in", {"module": manifest.plugin.partition(":")[0]})
 
@@ -211,16 +218,16 @@ def _listed(hooks: list[str]) -> str:
     return f"hooks: {', '.join(hooks) or 'none'}"
 
 
-def _extra_providers(target: Target) -> Iterator[Case | NotDeclared]:
+def _extra_providers(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for case in if_plugin(target):
-        if isinstance(case, NotDeclared):
+        if isinstance(case, NotDeclaredCase):
             yield case
             continue
         if not may_implement(case.params["plugin"], "implementations"):
             reason = "the plug-in has no hook `implementations`"
-            yield NotDeclared(case.id, "/plugin", reason)
+            yield NotDeclaredCase(case.id, "/plugin", reason)
         elif target.host.torch is None:
-            yield NotDeclared(case.id, "/plugin", "torch is not installed here")
+            yield NotDeclaredCase(case.id, "/plugin", "torch is not installed here")
         else:
             yield case
 
@@ -268,14 +275,16 @@ def _declarations(target: Target, op: str, run: str) -> Iterator[dict[str, Any]]
                 }
 
 
-def _requirements(target: Target) -> Iterator[Case | NotDeclared]:
+def _requirements(target: Target) -> Iterator[Case | NotDeclaredCase]:
     yield Case("core")
     manifest = target.record.manifest
     section = manifest.device if manifest else None
     if section is not None and section.torch_module:
         yield Case("torch", {"module": section.torch_module})
     else:
-        yield NotDeclared("torch", "/device/torch_module", "the chip uses stock torch, or none")
+        yield NotDeclaredCase(
+            "torch", "/device/torch_module", "the chip uses stock torch, or none"
+        )
 
 
 @rule(

@@ -10,9 +10,9 @@ from vllm_adapter.contract.manifest import Manifest
 from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter.hostfacts.match import match
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules._boxes import Box, boxes
+from vllm_adapter_conformance.rules._boxes import SimulatedHost, boxes
 from vllm_adapter_conformance.rules._inspection import inspect
 from vllm_adapter_conformance.rules.l0_hardware import no_accelerator
 from vllm_adapter_doctor.devices.recognition import recognise
@@ -27,10 +27,10 @@ _WHY: Final = (
 )
 
 
-def _boxes(target: Target) -> Iterator[Case | NotDeclared]:
+def _boxes(target: Target) -> Iterator[Case | NotDeclaredCase]:
     reason, manifest = no_accelerator(target), target.record.manifest
     if reason is not None and manifest is not None:
-        yield NotDeclared("boxes", "/match", reason)
+        yield NotDeclaredCase("boxes", "/match", reason)
         return
     yield from (Case(name, {"box": name}) for name in boxes())
     if manifest is not None and any(box.of(manifest) for box in boxes().values()):
@@ -61,9 +61,9 @@ def check_boxes(bench: Bench, case: Case) -> Observation:
     if found is None:
         return Observation(note="no device" if own is None else f"{own} devices, not matched")
     if own is None:
-        whose = ", ".join(sorted(box.devices)) or "nobody"
+        owner = ", ".join(sorted(box.devices)) or "nobody"
         raise Failure(
-            f"no device on {box.id}, whose devices are of {whose}",
+            f"no device on {box.id}, whose devices are of {owner}",
             f"{found} claimed",
             detail=box.origin,
         )
@@ -72,7 +72,7 @@ def check_boxes(bench: Bench, case: Case) -> Observation:
     return Observation(note=f"{found} devices")
 
 
-def _found(manifest: Manifest, box: Box) -> int | None:
+def _found(manifest: Manifest, box: SimulatedHost) -> int | None:
     """How many devices the adapter finds; None if it says that the box is not for it.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Final
 
 from vllm_adapter.errors import DeviceError, OutOfBounds
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, NotDeclared, Observation, once, rule
+from vllm_adapter_conformance.base.rule import Case, NotDeclaredCase, Observation, once, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules._memory import (
     MIB,
@@ -178,11 +178,11 @@ def check_empty(bench: Bench, case: Case) -> None:
         expect_bytes(read(bench, memory), before, "the device's memory after empty copies")
 
 
-def _streams(target: Target) -> Iterator[Case | NotDeclared]:
+def _streams(target: Target) -> Iterator[Case | NotDeclaredCase]:
     yield Case("current stream", {"own": False})
     kind = target.capability.identity.torch_type if target.capability else None
     if kind == "cpu":
-        yield NotDeclared("own stream", "/identity/torch_type", "the CPU has no streams")
+        yield NotDeclaredCase("own stream", "/identity/torch_type", "the CPU has no streams")
     else:
         yield Case("own stream", {"own": True})
 

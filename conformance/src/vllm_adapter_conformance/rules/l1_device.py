@@ -8,7 +8,14 @@ from typing import Final
 
 from vllm_adapter.errors import DeviceError, NoSuchDevice
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, once, rule
+from vllm_adapter_conformance.base.rule import (
+    Case,
+    Failure,
+    NotDeclaredCase,
+    Observation,
+    once,
+    rule,
+)
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules._memory import (
     allocated,
@@ -124,7 +131,7 @@ def check_capacity(bench: Bench, case: Case) -> Observation:
     return Observation(note=f"{found.free_bytes} of {found.total_bytes} bytes free")
 
 
-def _threads(target: Target) -> Iterator[Case | NotDeclared]:
+def _threads(target: Target) -> Iterator[Case | NotDeclaredCase]:
     yield Case(f"{THREADS} threads")
 
 

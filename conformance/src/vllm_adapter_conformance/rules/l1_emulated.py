@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules._memory import allocated, index, pattern, read
 from vllm_adapter_conformance.rules.l1_stream import BULK, emptied, has_streams, pinned
@@ -15,11 +15,11 @@ TRIES: Final = 5
 FRESH: Final = 65536
 
 
-def _fresh(target: Target) -> Iterator[Case | NotDeclared]:
+def _fresh(target: Target) -> Iterator[Case | NotDeclaredCase]:
     if target.emulated:
         yield Case("fresh memory")
     else:
-        yield NotDeclared("fresh memory", "/emulated", "on a real device it may hold anything")
+        yield NotDeclaredCase("fresh memory", "/emulated", "on a real device it may hold anything")
 
 
 @rule(
@@ -45,12 +45,12 @@ def check_fresh(bench: Bench, case: Case) -> Observation:
     return Observation(note=f"filled with {seen[:4].hex()}")
 
 
-def _late(target: Target) -> Iterator[Case | NotDeclared]:
+def _late(target: Target) -> Iterator[Case | NotDeclaredCase]:
     if target.emulated and has_streams(target):
         yield Case("copies on a stream")
     else:
         reason = "a real device may be done at any time"
-        yield NotDeclared("copies on a stream", "/emulated", reason)
+        yield NotDeclaredCase("copies on a stream", "/emulated", reason)
 
 
 @rule(

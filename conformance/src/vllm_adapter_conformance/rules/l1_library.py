@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.errors import DeviceError, OutOfMemory
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules._memory import MIB, allocated, expect_error, index
 
@@ -25,20 +25,20 @@ PIECE: Final = 8 * MIB
 FORK_LIMIT_S: Final = 20.0
 _NO_LIBRARY: Final = "the device is torch's own, and not a C library's"
 
-Cases = Callable[[Target], Iterator[Case | NotDeclared]]
+Cases = Callable[[Target], Iterator[Case | NotDeclaredCase]]
 
 
 def of_library(*names: str, devices: int = 1) -> Cases:
     """The cases of a rule that asks the C library itself, on that many devices at least."""
 
-    def cases(target: Target) -> Iterator[Case | NotDeclared]:
+    def cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
         manifest = target.record.manifest
         section = manifest.device if manifest else None
         for name in names:
             if section is None or section.library is None:
-                yield NotDeclared(name, "/device/library", _NO_LIBRARY)
+                yield NotDeclaredCase(name, "/device/library", _NO_LIBRARY)
             elif len(target.record.devices) < devices:
-                yield NotDeclared(name, "/devices", "there is one device only")
+                yield NotDeclaredCase(name, "/devices", "there is one device only")
             else:
                 yield Case(name)
 

@@ -11,7 +11,14 @@ from typing import Final
 
 from vllm_adapter.errors import AllocationFreed, DeviceError, OutOfMemory
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, once, rule
+from vllm_adapter_conformance.base.rule import (
+    Case,
+    Failure,
+    NotDeclaredCase,
+    Observation,
+    once,
+    rule,
+)
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules._memory import (
     MIB,
@@ -63,7 +70,7 @@ def check_allocate(bench: Bench, case: Case) -> None:
         raise Failure("free() to end the allocation", "it still says that it is live")
 
 
-def _alignments(target: Target) -> Iterator[Case | NotDeclared]:
+def _alignments(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for alignment in ALIGNMENTS:
         yield Case(str(alignment), {"alignment": alignment, "asked": alignment})
     declared = target.capability.memory.alignment_bytes if target.capability else None
@@ -72,7 +79,9 @@ def _alignments(target: Target) -> Iterator[Case | NotDeclared]:
         if target.emulator is None:
             yield Case(id, {"alignment": declared, "asked": None}, pointer)
         else:
-            yield NotDeclared(id, pointer, f"the memory is {target.emulator.name}'s, no chip's")
+            yield NotDeclaredCase(
+                id, pointer, f"the memory is {target.emulator.name}'s, no chip's"
+            )
 
 
 @rule(
@@ -287,7 +296,7 @@ def _used(bench: Bench) -> int:
     return found.total_bytes - found.free_bytes
 
 
-def _pinned(target: Target) -> Iterator[Case | NotDeclared]:
+def _pinned(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for size in (1, 4097, MIB + 3):
         yield Case(f"{size} bytes", {"size": size})
 

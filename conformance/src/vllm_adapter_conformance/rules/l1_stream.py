@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules._memory import (
     HOST_POISON,
@@ -35,12 +35,12 @@ def has_streams(target: Target) -> bool:
     return capability is None or capability.identity.torch_type != "cpu"
 
 
-def _orders(target: Target) -> Iterator[Case | NotDeclared]:
+def _orders(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for name in ("in, then back", "back, then in", "on the device, then back"):
         if has_streams(target):
             yield Case(name)
         else:
-            yield NotDeclared(name, "/identity/torch_type", "the CPU has no streams")
+            yield NotDeclaredCase(name, "/identity/torch_type", "the CPU has no streams")
 
 
 @rule(
@@ -87,11 +87,11 @@ def check_order(bench: Bench, case: Case) -> None:
         expect_bytes(bytes(back), data, f"what was there at its turn ({case.id})")
 
 
-def _own(target: Target) -> Iterator[Case | NotDeclared]:
+def _own(target: Target) -> Iterator[Case | NotDeclaredCase]:
     if has_streams(target):
         yield Case("own stream")
     else:
-        yield NotDeclared("own stream", "/identity/torch_type", "the CPU has no streams")
+        yield NotDeclaredCase("own stream", "/identity/torch_type", "the CPU has no streams")
 
 
 @rule(

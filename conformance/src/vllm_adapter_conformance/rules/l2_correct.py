@@ -7,7 +7,7 @@ from typing import Final
 
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Cases, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Cases, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import declared, operator_cases
 from vllm_adapter_conformance.ops.space import drawn_cases
@@ -48,7 +48,7 @@ _MEND: Final = (
 
 
 def _cases(op: str) -> Cases:
-    def cases(target: Target) -> Iterator[Case | NotDeclared]:
+    def cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
         if target.capability:
             yield from operator_cases(declared(target), op)
             yield from drawn_cases(declared(target), op, target.seed, target.budget)

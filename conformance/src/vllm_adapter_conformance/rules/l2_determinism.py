@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import base_cases, declared
 
@@ -22,13 +22,13 @@ MANY: Final = 200
 """Runs of the first sample: what happens once in a hundred calls is no rounding."""
 
 
-def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for op in OPERATORS if target.capability else ():
         for base in base_cases(declared(target), op):
             id = f"{op}-{base.id}"
             if declared(target).numerics.deterministic is False:
                 pointer = "/numerics/deterministic"
-                yield NotDeclared(id, pointer, "the descriptor says: not deterministic")
+                yield NotDeclaredCase(id, pointer, "the descriptor says: not deterministic")
             else:
                 yield Case(id, {"op": op, "facts": base.facts}, base.pointer)
 

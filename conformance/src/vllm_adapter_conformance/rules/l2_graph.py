@@ -10,7 +10,7 @@ from typing import Final
 from vllm_adapter.contract.decision import Reject
 from vllm_adapter.contract.operators import DTYPES
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.models.decoder_shape import KV_HEADS, DecoderShape, decoder_shape
 from vllm_adapter_conformance.ops.cases import declared
@@ -21,12 +21,12 @@ PHASES: Final = ("prefill", "decode")
 TABLES: Final = [[2, 0], [1, 3]]
 
 
-def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     first = True
     for dtype in DTYPES if target.capability else ():
         shape = decoder_shape(declared(target), dtype)
         if isinstance(shape, Reject):
-            yield NotDeclared(dtype, shape.pointer, str(shape))
+            yield NotDeclaredCase(dtype, shape.pointer, str(shape))
         else:
             # Between dtypes a prefill's graph differs in nothing that decode's does not show.
             yield Case(dtype, {"shape": asdict(shape), "phases": PHASES if first else PHASES[1:]})
@@ -51,15 +51,15 @@ def check(bench: Bench, case: Case) -> Observation:
     from vllm_adapter.engine.ops.step import make_step
     from vllm_adapter_conformance.models.decoder import LAYERS, Decoder
     from vllm_adapter_conformance.ops.compiling import Graphs, compiled, distance
-    from vllm_adapter_conformance.ops.draw import Draw
+    from vllm_adapter_conformance.ops.draw import RandomTensors
 
     shape = DecoderShape(**case.params["shape"])
     dtype = getattr(torch, shape.dtype)
     model = Decoder(bench, shape)
-    draw = Draw(bench.target.seed, "graph")
+    draw = RandomTensors(bench.target.seed, "graph")
     zeros = torch.zeros(4, shape.block_size, KV_HEADS, shape.head_size, dtype=dtype)
     eager, traced = (
-        [(bench.put(zeros), bench.put(zeros)) for _ in range(LAYERS)] for _ in range(2)
+        [(bench.to_device(zeros), bench.to_device(zeros)) for _ in range(LAYERS)] for _ in range(2)
     )
     worst = 0.0
     for phase, contexts in zip(PHASES, (CONTEXTS[:1], CONTEXTS[1:]), strict=True):
@@ -68,7 +68,7 @@ def check(bench: Bench, case: Case) -> Observation:
         for lengths in contexts:
             new = lengths if phase == "prefill" else (1,) * len(lengths)
             step = make_step(new, lengths, TABLES, shape.block_size, bench.device)
-            x = bench.put(draw.normal(sum(new), shape.hidden, dtype=dtype))
+            x = bench.to_device(draw.normal(sum(new), shape.hidden, dtype=dtype))
             model.plan(step)
             with torch.no_grad():
                 pairs = zip(run(x, traced, step), model(x, eager, step), strict=True)

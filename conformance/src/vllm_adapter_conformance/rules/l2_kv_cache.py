@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.contract.operators import DTYPES, OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import (
     Facts,
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
     from vllm_adapter.engine.kv_cache import BlockTable, PagedKVCache
     from vllm_adapter.engine.ops.bind import Binding
-    from vllm_adapter_conformance.ops.draw import Draw
+    from vllm_adapter_conformance.ops.draw import RandomTensors
 
 KV_HEADS: Final = 2
 
 
-def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for dtype in DTYPES if target.capability else ():
         yield _case(target, dtype)
 
 
-def _case(target: Target, dtype: str) -> Case | NotDeclared:
+def _case(target: Target, dtype: str) -> Case | NotDeclaredCase:
     """The first base case of attention whose cache can be written too; or why there is none."""
     capability = declared(target)
     served = [
@@ -49,7 +49,7 @@ def _case(target: Target, dtype: str) -> Case | NotDeclared:
         if refusals[-1] is None:
             return Case(dtype, {"attend": base.facts, "write": write}, base.pointer)
     missing = next(r for r in refusals if r)
-    return NotDeclared(dtype, missing.pointer, str(missing))
+    return NotDeclaredCase(dtype, missing.pointer, str(missing))
 
 
 def _write_facts(attend: Facts) -> Facts:
@@ -69,7 +69,7 @@ def _write_facts(attend: Facts) -> Facts:
 )
 def check(bench: Bench, case: Case) -> Observation:
     """Prefill, decode, release, reuse of the blocks by another sequence, mixed steps."""
-    rounds = _Rounds(bench, dict(case.params["attend"]), dict(case.params["write"]))
+    rounds = _CacheRounds(bench, dict(case.params["attend"]), dict(case.params["write"]))
     block = int(case.params["attend"]["block_size"])
     first, second = rounds.sequence(), rounds.sequence()
     rounds.step("prefill", {first: block + 3, second: 2})
@@ -83,7 +83,7 @@ def check(bench: Bench, case: Case) -> Observation:
     return Observation(rounds.worst, f"{rounds.steps} steps")
 
 
-class _Rounds:
+class _CacheRounds:
     """Sequences in a paged cache on the device, with everything they were given on the host."""
 
     def __init__(self, bench: Bench, attend: Facts, write: Facts) -> None:
@@ -91,7 +91,7 @@ class _Rounds:
 
         from vllm_adapter.engine.kv_cache import BlockSize, PagedKVCache
         from vllm_adapter_conformance.ops import runs
-        from vllm_adapter_conformance.ops.draw import Draw
+        from vllm_adapter_conformance.ops.draw import RandomTensors
 
         self.bench, self.facts = bench, attend
         self.dtype: torch.dtype = getattr(torch, str(attend["dtype"]))
@@ -111,7 +111,7 @@ class _Rounds:
             tensor.fill_(torch.nan)
         self.writer: Binding = runs.bind_declared(bench, "reshape_and_cache", write)
         self.reader: Binding = runs.bind_declared(bench, "paged_attention", attend)
-        self.draw: Draw = Draw(bench.target.seed, "kv_cache")
+        self.draw: RandomTensors = RandomTensors(bench.target.seed, "kv_cache")
         self.history: dict[int, list[torch.Tensor]] = {}
         self.tables: dict[int, BlockTable] = {}
         self.worst, self.steps = 0.0, 0
@@ -141,11 +141,11 @@ class _Rounds:
         query = self.draw.normal(total, heads, size.head_size, dtype=self.dtype)
         pair = self.draw.normal(2, total, KV_HEADS, size.head_size, dtype=self.dtype)
         keys, values = self.cache.layers[0]
-        key, value = (self.bench.put(half.contiguous()) for half in pair)
+        key, value = (self.bench.to_device(half.contiguous()) for half in pair)
         self.reader.plan(step)
         self.writer.run(key, value, keys, values, step.slot_mapping)
         result = self.reader.run(
-            self.bench.put(query),
+            self.bench.to_device(query),
             keys,
             values,
             step.block_table,

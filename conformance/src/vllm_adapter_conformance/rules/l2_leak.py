@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import (
     Facts,
@@ -23,7 +23,7 @@ from vllm_adapter_conformance.rules._memory import allocated_by_process, held_by
 
 if TYPE_CHECKING:
     from vllm_adapter.engine.ops.bind import Binding
-    from vllm_adapter_conformance.ops.runs import Call
+    from vllm_adapter_conformance.ops.runs import DeviceCall
     from vllm_adapter_conformance.ops.trial import Sample
 
 GOAL_BYTES: Final = 16 << 20
@@ -36,7 +36,7 @@ SLOPES: Final = {"Python objects": 1, "bytes of malloc": 24, "bytes on the devic
 """What each call of each window must keep, to be a leak: what is kept once is none."""
 
 
-def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for op in OPERATORS if target.capability else ():
         for base in base_cases(declared(target), op)[:1]:
             yield Case(op, {"op": op, "facts": _large(target, base)}, base.pointer)
@@ -94,7 +94,7 @@ def check(bench: Bench, case: Case) -> Observation:
 
 
 def _judge_growth(
-    op: str, call: Call, calls: int, before: dict[str, int], after: dict[str, int], seed: int
+    op: str, call: DeviceCall, calls: int, before: dict[str, int], after: dict[str, int], seed: int
 ) -> None:
     """Fails where about as much is held as the calls have written."""
     kept = calls * call.written
@@ -154,7 +154,7 @@ def _allocated(bench: Bench) -> dict[str, int]:
     return found
 
 
-def _repeat(bench: Bench, binding: Binding, call: Call, calls: int) -> None:
+def _repeat(bench: Bench, binding: Binding, call: DeviceCall, calls: int) -> None:
     """Plans and runs as a server does: once a step."""
     step = call.sample.step(bench.device) if call.sample.step else None
     for _ in range(calls):

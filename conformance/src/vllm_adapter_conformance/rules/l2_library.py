@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_adapter.contract.operators import DTYPES, OPERATORS
 from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import OpFacts, base_cases, declared
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 NO_ENTRY = "no entry names a function of a C library"
 
 
-def _operators(target: Target) -> Iterator[Case | NotDeclared]:
+def _operators(target: Target) -> Iterator[Case | NotDeclaredCase]:
     operators = target.capability.operators if target.capability else {}
     for op in OPERATORS:
         entries = [e for e in operators.get(op, ()) if e.library_function is not None]
         if entries:
             yield Case(op, {"op": op}, entries[0].pointer)
         else:
-            yield NotDeclared(op, f"/operators/{op}", NO_ENTRY)
+            yield NotDeclaredCase(op, f"/operators/{op}", NO_ENTRY)
 
 
 @rule(
@@ -103,7 +103,7 @@ def _refusal(bench: Bench, served: LibraryOperators, base: OpFacts, dtype: str) 
 
 
 def _served(bench: Bench) -> LibraryOperators:
-    from vllm_adapter.engine.ops import c_library as clib
+    from vllm_adapter.engine.ops import c_library as library_kernels
 
     _ = bench.opened
-    return clib.served(bench.target.record.name)
+    return library_kernels.served(bench.target.record.name)

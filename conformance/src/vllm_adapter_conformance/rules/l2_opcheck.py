@@ -9,7 +9,7 @@ from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.decision import Accept
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import (
     OpFacts,
@@ -23,18 +23,18 @@ EAGER: Final = ("test_schema", "test_faketensor")
 TRACED: Final = ("test_autograd_registration", "test_aot_dispatch_dynamic")
 
 
-def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for op in OPERATORS if target.capability else ():
         direct = direct_case(declared(target), op)
         id = f"{op}-default"
         if direct:
             yield Case(id, {"op": op, "facts": direct.facts, "default": True}, direct.pointer)
         else:
-            yield NotDeclared(id, f"/operators/{op}", "every kernel needs bind()")
+            yield NotDeclaredCase(id, f"/operators/{op}", "every kernel needs bind()")
         yield from _bound(declared(target), op)
 
 
-def _bound(capability: Capability, op: str) -> Iterator[Case | NotDeclared]:
+def _bound(capability: Capability, op: str) -> Iterator[Case | NotDeclaredCase]:
     """One case for each overload that the adapter's entries are bound to."""
     seen: set[tuple[str, ...]] = set()
     for base in base_cases(capability, op):
@@ -46,13 +46,15 @@ def _bound(capability: Capability, op: str) -> Iterator[Case | NotDeclared]:
             yield _one(base, winners[0].pointer, winners[0].form)
 
 
-def _one(base: OpFacts, pointer: str, form: str) -> Case | NotDeclared:
+def _one(base: OpFacts, pointer: str, form: str) -> Case | NotDeclaredCase:
     id = f"{base.op}-{base.id}"
     operator = OPERATORS[base.op]
     if pointer.split("/")[2] != base.op:
-        return NotDeclared(id, pointer, f"composed of {operator.composed_of}, which is checked")
+        return NotDeclaredCase(
+            id, pointer, f"composed of {operator.composed_of}, which is checked"
+        )
     if form == "torch" and not operator.opaque:
-        return NotDeclared(id, f"{pointer}/form", "plain torch has no overload of its own")
+        return NotDeclaredCase(id, f"{pointer}/form", "plain torch has no overload of its own")
     return Case(id, {"op": base.op, "facts": base.facts, "default": False}, pointer)
 
 

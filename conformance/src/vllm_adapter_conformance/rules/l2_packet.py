@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.errors import UnsupportedCase
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import (
     OpFacts,
@@ -19,10 +19,10 @@ from vllm_adapter_conformance.ops.cases import (
 )
 
 if TYPE_CHECKING:
-    from vllm_adapter_conformance.ops.runs import Call, Fn
+    from vllm_adapter_conformance.ops.runs import DeviceCall, Fn
 
 
-def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for op in OPERATORS if target.capability else ():
         served = direct_case(declared(target), op)
         yield Case(op, {"op": op, "facts": served.facts if served else None})
@@ -101,7 +101,7 @@ def _refused(bench: Bench, refused: OpFacts, packet: Fn) -> None:
             )
 
 
-def _error_of(run: Fn, call: Call) -> Exception | None:
+def _error_of(run: Fn, call: DeviceCall) -> Exception | None:
     try:
         run(*call.args)
     except Exception as error:

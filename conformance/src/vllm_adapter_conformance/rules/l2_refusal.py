@@ -9,7 +9,7 @@ from vllm_adapter.contract.decision import Reject, decide, holds
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.errors import UnsupportedCase
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import OpFacts, declared, undeclared
 
@@ -21,7 +21,7 @@ SAMPLES: Final = 2
 """Samples for one undeclared case of one kernel: the suite tries many cases, not many shapes."""
 
 
-def _operators(target: Target) -> Iterator[Case | NotDeclared]:
+def _operators(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for op in OPERATORS if target.capability else ():
         yield Case(op, {"op": op})
 
@@ -57,14 +57,14 @@ def check_bind(bench: Bench, case: Case) -> Observation:
     return Observation(note=f"{len(cases)} undeclared cases refused")
 
 
-def _kernels(target: Target) -> Iterator[Case | NotDeclared]:
+def _kernels(target: Target) -> Iterator[Case | NotDeclaredCase]:
     """One case for each function that an entry names; it may stand in several entries."""
     seen: set[tuple[str, str | None, str | None]] = set()
     for op, entries in (target.capability.operators if target.capability else {}).items():
         for number, entry in enumerate(entries):
             key = (op, entry.run, entry.plan)
             if not entry.declares:
-                yield NotDeclared(f"{op}-{number}", entry.pointer, f"declared {entry.support}")
+                yield NotDeclaredCase(f"{op}-{number}", entry.pointer, f"declared {entry.support}")
             elif key not in seen:
                 seen.add(key)
                 yield Case(f"{op}-{number}", {"op": op, "entry": number}, entry.pointer)
@@ -149,7 +149,7 @@ def _check_alive(bench: Bench, when: str, error: Exception) -> None:
 
     probe = torch.arange(8)
     try:
-        alive = bool((bench.put(probe).cpu() == probe).all())
+        alive = bool((bench.to_device(probe).cpu() == probe).all())
     except Exception:
         alive = False
     if not alive:

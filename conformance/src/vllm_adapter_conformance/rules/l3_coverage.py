@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.models.shape import model_case, shape_of
 from vllm_adapter_conformance.rules.l1_library import library_of
@@ -20,12 +20,12 @@ NEW: Final = 6
 """Tokens generated behind the prefill."""
 
 
-def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     manifest = target.record.manifest
     section = manifest.device if manifest else None
     if section is None or section.library is None:
         reason = "the device is torch's own, and not a C library's"
-        yield NotDeclared("llama-float32", "/device/library", reason)
+        yield NotDeclaredCase("llama-float32", "/device/library", reason)
     elif target.capability:
         yield model_case(target, "llama", "float32")
 
@@ -64,12 +64,17 @@ def check_step(bench: Bench, case: Case) -> Observation:
         counts = backend.coverage.counts()
     there_but_refused = {name: n for name, n in refused.items() if library.has(name)}
     if there_but_refused:
-        raise Failure("each function that is not NULL to take a step's work", _said(refused))
+        raise Failure(
+            "each function that is not NULL to take a step's work", _counts_text(refused)
+        )
     if sum(counts.values()) != sum(refused.values()):
         raise Failure(
-            f"as much on the host as was asked of NULL functions: {_said(refused)}", _said(counts)
+            f"as much on the host as was asked of NULL functions: {_counts_text(refused)}",
+            _counts_text(counts),
         )
-    return Observation(note=f"on the host: {_said(counts)}; asked of NULL: {_said(refused)}")
+    return Observation(
+        note=f"on the host: {_counts_text(counts)}; asked of NULL: {_counts_text(refused)}"
+    )
 
 
 @contextmanager
@@ -93,5 +98,5 @@ def _refusals(backend: Backend) -> Iterator[Mapping[str, int]]:
             del refused[name]
 
 
-def _said(counts: Mapping[str, int]) -> str:
+def _counts_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count} times" for name, count in counts.items()) or "nothing"

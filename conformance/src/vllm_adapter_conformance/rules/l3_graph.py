@@ -8,14 +8,14 @@ from typing import Any, Final
 from vllm_adapter.contract.operators import DTYPES
 from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.models.shape import model_case, shape_of
 
 KINDS: Final = ("llama", "qwen3")
 
 
-def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     """One dtype a model: what traces in one traces in all."""
     for kind in KINDS if target.capability else ():
         found = [model_case(target, kind, dtype) for dtype in DTYPES]
@@ -23,7 +23,7 @@ def _cases(target: Target) -> Iterator[Case | NotDeclared]:
         if isinstance(first, Case):
             yield Case(kind, first.params)
         else:
-            yield NotDeclared(kind, first.pointer, first.reason)
+            yield NotDeclaredCase(kind, first.pointer, first.reason)
 
 
 @rule(
@@ -44,13 +44,15 @@ def check(bench: Bench, case: Case) -> Observation:
     from vllm_adapter.engine.integrations.transformers.adapt import adapted_of
     from vllm_adapter_conformance.models import tiny
     from vllm_adapter_conformance.ops.compiling import compiled, distance
-    from vllm_adapter_conformance.ops.draw import Draw
+    from vllm_adapter_conformance.ops.draw import RandomTensors
 
     shape, seed = shape_of(case), bench.target.seed
     given = tiny.padded(seed, left=True)
     rows, columns = given["input_ids"].shape
-    draw = Draw(seed, "block")
-    x = bench.put(draw.normal(rows, columns, shape.hidden, dtype=getattr(torch, shape.dtype)))
+    draw = RandomTensors(seed, "block")
+    x = bench.to_device(
+        draw.normal(rows, columns, shape.hidden, dtype=getattr(torch, shape.dtype))
+    )
     with tiny.adapted(bench, tiny.plain(shape, seed)) as mine:
         block: Any = mine.model.layers[0]
         there = {name: tensor.to(bench.device) for name, tensor in given.items()}

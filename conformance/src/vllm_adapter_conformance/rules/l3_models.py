@@ -27,12 +27,12 @@ def _cases(kind: str) -> Cases:
 
 def _check_decoder(bench: Bench, case: Case) -> Observation:
     from vllm_adapter_conformance.models import tiny
-    from vllm_adapter_conformance.ops.draw import Draw
+    from vllm_adapter_conformance.ops.draw import RandomTensors
 
     seed, shape = bench.target.seed, shape_of(case)
     model = tiny.plain(shape, seed)
     given = tiny.padded(seed, left=True)
-    more = Draw(seed, "more").integers(3, VOCABULARY, len(tiny.LENGTHS), STEPS)
+    more = RandomTensors(seed, "more").integers(3, VOCABULARY, len(tiny.LENGTHS), STEPS)
     with tiny.adapted(bench, model) as mine:
         ours = tiny.logits(mine, given, more)
     reference = tiny.logits(model, given, more)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules.l4_server import CONCURRENT, calls_in, expect
 from vllm_adapter_conformance.serving.compare import same_vectors
@@ -63,7 +63,7 @@ _CHECKS: Final[dict[str, Callable[[Bench, Server], Observation]]] = {
 }
 
 
-def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for name in _CHECKS if target.capability else ():
         yield one_case(target, "qwen3", DTYPE, name)
 

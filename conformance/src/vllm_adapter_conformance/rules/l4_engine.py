@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.models.shape import shape_of
 from vllm_adapter_conformance.serving.compare import same_answers, same_vectors
@@ -244,7 +244,7 @@ def refused(bench: Bench, case: Case) -> Observation:
     return Observation(note=error.splitlines()[0])
 
 
-def left(bench: Bench, case: Case) -> Observation:
+def check_routed_layers(bench: Bench, case: Case) -> Observation:
     """The routed layers are vLLM's, all others the adapter's, and the reason is said once."""
     _, _, note = _both(bench, "mixture", "tokens")
     counted = by_process(bench.serving.engine("ours", "mixture")["counters"])
@@ -260,10 +260,10 @@ def left(bench: Bench, case: Case) -> Observation:
 _ROUTED: Final = ("silu_and_mul",)
 """Operators that are inside of vLLM's routed layers."""
 _KEEPS: Final = "vLLM keeps its own mixture of experts: "
-_EXPERTS: Final = {check.__name__: check for check in (refused, left)}
+_EXPERTS: Final = {check.__name__: check for check in (refused, check_routed_layers)}
 
 
-def _experts(target: Target) -> Iterator[Case | NotDeclared]:
+def _experts(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for name in _EXPERTS if target.capability else ():
         yield one_case(target, "qwen3", DTYPE, name)
 

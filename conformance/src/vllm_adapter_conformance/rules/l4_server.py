@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclared, Observation, rule
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.serving.compare import same_tokens
 from vllm_adapter_conformance.serving.server import Server
@@ -154,7 +154,7 @@ _RUNNING: Final = "vllm:num_requests_running"
 _GENERATED: Final = "vllm:generation_tokens_total"
 
 
-def _cases(target: Target) -> Iterator[Case | NotDeclared]:
+def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for name in _CHECKS if target.capability else ():
         yield one_case(target, "qwen3", DTYPE, name)
 

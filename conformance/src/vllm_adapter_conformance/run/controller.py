@@ -21,13 +21,13 @@ from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.certificate.fingerprint import Fingerprint
 from vllm_adapter_conformance.judge import waivers
-from vllm_adapter_conformance.judge.journal import Journal, Reader, of
+from vllm_adapter_conformance.judge.journal import Journal, JournalReader, of
 from vllm_adapter_conformance.judge.outcome import FAIL, SKIPPED, Result, ended, failed, settle
 from vllm_adapter_conformance.judge.outcome import waiver_of as waiver_for
 from vllm_adapter_conformance.plan.find_target import find_target, fresh_seed
-from vllm_adapter_conformance.plan.suite import Item, Plan, make_plan
+from vllm_adapter_conformance.plan.suite import SuiteItem, SuitePlan, make_plan
 from vllm_adapter_conformance.rules import registered
-from vllm_adapter_conformance.run.watch import Watch
+from vllm_adapter_conformance.run.watchdog import WorkerWatchdog
 from vllm_adapter_conformance.run.worker import fault_file
 
 INTERNAL_ERROR: Final = int(pytest.ExitCode.INTERNAL_ERROR)
@@ -37,7 +37,7 @@ _RUNS: Final = f'{Path(__file__).with_name("execution.py")}"'
 _EXIT_S: Final = 5.0
 
 
-def prepare(config: pytest.Config) -> tuple[Target, Plan]:
+def prepare(config: pytest.Config) -> tuple[Target, SuitePlan]:
     """The run's target and plan, from its options.
 
     Raises:
@@ -72,15 +72,15 @@ def prepare(config: pytest.Config) -> tuple[Target, Plan]:
 class Controller:
     """One run, seen from the parent."""
 
-    def __init__(self, config: pytest.Config, target: Target, plan: Plan) -> None:
+    def __init__(self, config: pytest.Config, target: Target, plan: SuitePlan) -> None:
         self.config, self.target, self.plan = config, target, plan
         self._folder = tempfile.TemporaryDirectory(prefix="vllm-adapter-")
         option = config.option
         path = Path(option.journal or Path(self._folder.name, "journal"))
-        self._journal, self._reader = Journal(path), Reader(path)
+        self._journal, self._reader = Journal(path), JournalReader(path)
         self._waivers = waivers.shipped()
         self._before = Fingerprint.of(target)
-        self._watch = Watch(path, self._journal)
+        self._watch = WorkerWatchdog(path, self._journal)
         self._collected: list[str] | None = None
         self._reported: set[str] = set()
         self._exits: dict[str, int | None] = {}
@@ -202,7 +202,7 @@ class Controller:
             return f"{len(collected)} items were collected and {len(planned)} planned"
         return None
 
-    def _post_mortem(self, item: Item, report: Any) -> Result:
+    def _post_mortem(self, item: SuiteItem, report: Any) -> Result:
         """The result of the case that ended its worker."""
         events = self._reader.events
         begun = [e for e in of(events, "begin") if e["item"] == item.id]

@@ -18,7 +18,7 @@ from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.judge.outcome import SKIPPED, Result, failed, passed, waiver_of
 from vllm_adapter_conformance.judge.waivers import Waiver
-from vllm_adapter_conformance.plan.suite import NO_CASE, Item, no_case_failure
+from vllm_adapter_conformance.plan.suite import NO_CASE, SuiteItem, no_case_failure
 
 if TYPE_CHECKING:
     from vllm_adapter_conformance.serving.runs import Runs
@@ -33,7 +33,7 @@ def open_bench(target: Target, scratch: Path | None = None) -> Bench:
     return Bench(target, scratch, _open_serving)
 
 
-def run_item(bench: Bench, item: Item, waivers: Sequence[Waiver] = ()) -> Result:
+def run_item(bench: Bench, item: SuiteItem, waivers: Sequence[Waiver] = ()) -> Result:
     """Checks one case. Whatever the adapter raises is a failure of the case."""
     waiver = waiver_of(waivers, bench.target.record.name, item)
     begin = time.monotonic()

@@ -16,7 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from vllm_adapter_conformance.judge.outcome import Result
-    from vllm_adapter_conformance.plan.suite import Item
+    from vllm_adapter_conformance.plan.suite import SuiteItem
 
 OPTION: Final = "--adapter"
 SUITE: Final = Path(__file__).parents[1]
@@ -29,7 +29,7 @@ WORDS: Final = {
 """Outcomes beside pytest's own: category, letter and word. A re-queued item is not shown."""
 
 
-class Ended(Exception):
+class CaseNotPassed(Exception):
     """How pytest learns of a case that did not pass."""
 
     def __init__(self, result: Result) -> None:
@@ -40,7 +40,7 @@ class Ended(Exception):
 class RuleItem(pytest.Item):
     """One case of one rule."""
 
-    def __init__(self, *, planned: Item, **keywords: Any) -> None:
+    def __init__(self, *, planned: SuiteItem, **keywords: Any) -> None:
         super().__init__(**keywords)
         self.planned = planned
 
@@ -50,13 +50,13 @@ class RuleItem(pytest.Item):
             raise pytest.UsageError("the cases of the suite run in its own worker only")
         result = worker.run(self.planned)
         if result.outcome != "pass":
-            raise Ended(result)
+            raise CaseNotPassed(result)
 
     # Ours is text alone, where pytest's may be a table of its own.
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> str:  # type: ignore[override]
-        if not isinstance(excinfo.value, Ended):
+        if not isinstance(excinfo.value, CaseNotPassed):
             return str(excinfo.getrepr(style="short"))
-        from vllm_adapter_conformance.judge.words import failure_lines
+        from vllm_adapter_conformance.judge.messages import failure_lines
 
         # Without the id, which pytest prints: its summary shows the first line.
         lines = failure_lines(excinfo.value.result)
@@ -162,7 +162,7 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Col
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     # pluggy sends the report into the generator, which its types do not say
     report: pytest.TestReport = yield  # type: ignore[assignment]
-    if call.excinfo is not None and isinstance(call.excinfo.value, Ended):
+    if call.excinfo is not None and isinstance(call.excinfo.value, CaseNotPassed):
         outcome = call.excinfo.value.result.outcome
         if outcome in WORDS:
             # pytest types three outcomes; a plug-in may have more

@@ -14,7 +14,7 @@ from vllm_adapter_conformance.base.target import BUDGET_S
 
 if TYPE_CHECKING:
     from vllm_adapter_conformance.judge.outcome import Result
-    from vllm_adapter_conformance.run.runner import Order
+    from vllm_adapter_conformance.run.runner import RunRequest
 
 _SCRIPT: Final = '''\
 """Runs {item} of adapter {adapter} again, in this process.
@@ -32,7 +32,7 @@ sys.exit(again({adapter!r}, {item!r}, {options}))
 '''
 
 
-def write_all(folder: Path, order: Order, failures: Iterable[Result]) -> Mapping[str, Path]:
+def write_all(folder: Path, order: RunRequest, failures: Iterable[Result]) -> Mapping[str, Path]:
     """Writes a script for each failure; gives their paths by item.
 
     Raises:
@@ -80,8 +80,8 @@ def again(
     import os
 
     from vllm_adapter.errors import VllmAdapterError
+    from vllm_adapter_conformance.judge.messages import failure_lines
     from vllm_adapter_conformance.judge.outcome import PASS
-    from vllm_adapter_conformance.judge.words import failure_lines
     from vllm_adapter_conformance.plan.find_target import find_target
     from vllm_adapter_conformance.plan.suite import make_plan
     from vllm_adapter_conformance.rules import registered

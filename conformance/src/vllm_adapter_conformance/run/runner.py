@@ -18,7 +18,7 @@ from typing import Final
 from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter_conformance.base.target import BUDGET_S
 from vllm_adapter_conformance.certificate.document import make_room, write
-from vllm_adapter_conformance.judge.journal import Event, Reader, of
+from vllm_adapter_conformance.judge.journal import Event, JournalReader, of
 from vllm_adapter_conformance.judge.outcome import Result, ended
 
 POLL_S: Final = 0.1
@@ -34,7 +34,7 @@ class SuiteError(VllmAdapterError):
 
 
 @dataclass(frozen=True)
-class Order:
+class RunRequest:
     """What to run."""
 
     adapter: str
@@ -70,7 +70,7 @@ class Run:
         return ended(self.events)
 
 
-def run_suite(order: Order, follow: Callable[[Event], None]) -> Run:
+def run_suite(order: RunRequest, follow: Callable[[Event], None]) -> Run:
     """Runs the suite and gives each event to `follow` as it comes.
 
     The child reads no configuration, conftest or plug-in of the folder or environment it is
@@ -84,7 +84,7 @@ def run_suite(order: Order, follow: Callable[[Event], None]) -> Run:
     with tempfile.TemporaryDirectory(prefix="vllm-adapter-") as name:
         folder = Path(name)
         (folder / "pytest.ini").write_text(_INI, encoding="utf-8")
-        log, reader = folder / "log.txt", Reader(folder / "journal")
+        log, reader = folder / "log.txt", JournalReader(folder / "journal")
         certificate = folder / "certificate.json"
         with log.open("wb") as out:
             child = subprocess.Popen(
@@ -140,7 +140,7 @@ def _environment() -> dict[str, str]:
     return kept | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONSAFEPATH": "1"}
 
 
-def _pass_on(reader: Reader, follow: Callable[[Event], None]) -> None:
+def _pass_on(reader: JournalReader, follow: Callable[[Event], None]) -> None:
     for event in reader.new():
         follow(event)
 

@@ -17,9 +17,9 @@ import pytest
 
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.judge import waivers
-from vllm_adapter_conformance.judge.journal import Journal, Reader
+from vllm_adapter_conformance.judge.journal import Journal, JournalReader
 from vllm_adapter_conformance.judge.outcome import BLOCKED, PASS, Result, blocker, ended
-from vllm_adapter_conformance.plan.suite import Item, make_plan
+from vllm_adapter_conformance.plan.suite import SuiteItem, make_plan
 from vllm_adapter_conformance.rules import registered
 from vllm_adapter_conformance.run.execution import open_bench, run_item
 
@@ -42,7 +42,7 @@ class Worker:
         self.plan = make_plan(self.target, order["level"], registered(), only=order["only"])
         self.bench = open_bench(self.target, Path(order["scratch"]))
         path = Path(order["journal"])
-        self._journal, self._reader = Journal(path), Reader(path)
+        self._journal, self._reader = Journal(path), JournalReader(path)
         self._waivers = waivers.shipped()
         self._leave = False
         self._stacks = fault_file(path, os.getpid()).open("w")
@@ -60,7 +60,7 @@ class Worker:
             self._journal.write("leave", item=item.nodeid)
             os._exit(0)
 
-    def run(self, item: Item) -> Result:
+    def run(self, item: SuiteItem) -> Result:
         """Checks a case, unless a rule that it needs has failed."""
         self._reader.new()
         why = blocker(item.rule, self.plan, ended(self._reader.events))
@@ -79,12 +79,12 @@ class Worker:
         self._journal.write("end", **result.to_json())
         return result
 
-    def _begin(self, item: Item, limit: float) -> None:
+    def _begin(self, item: SuiteItem, limit: float) -> None:
         self._journal.write(
             "begin", item=item.id, pid=os.getpid(), limit=limit, at=time.monotonic()
         )
 
-    def _open_first(self, item: Item) -> None:
+    def _open_first(self, item: SuiteItem) -> None:
         """Opens the device in a new worker, with its own limit: it is no part of the case."""
         opening = registered()[OPEN]
         if item.rule.level == "L0" or item.rule.id == OPEN or self._is_open:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from vllm_adapter.contract.decision import Reject
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.models.shape import VOCABULARY, ModelShape
-from vllm_adapter_conformance.ops.draw import Draw
+from vllm_adapter_conformance.ops.draw import RandomTensors
 from vllm_adapter_conformance.serving import models
 from vllm_adapter_conformance.serving.shape import KINDS, LOW, served
 
@@ -31,7 +31,7 @@ SERVER_NEW: Final = 8
 
 def drawn(seed: int, name: str, *lengths: int) -> Prompts:
     """Prompts of random tokens, none of them special."""
-    draw = Draw(seed, "serving", name)
+    draw = RandomTensors(seed, "serving", name)
     return [draw.integers(3, VOCABULARY, length).tolist() for length in lengths]
 
 

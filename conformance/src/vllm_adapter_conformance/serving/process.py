@@ -19,7 +19,7 @@ KEPT: Final = ("VA_CAPABILITY", "VA_LIBRARY")
 TAIL: Final = 25
 
 
-class Guarded:
+class GuardedProcess:
     """A running command; its output is in `log`. `end()` must be called, or the process left."""
 
     def __init__(

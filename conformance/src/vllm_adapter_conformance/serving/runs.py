@@ -14,7 +14,7 @@ from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.models.shape import ModelShape
 from vllm_adapter_conformance.serving import jobs, models
-from vllm_adapter_conformance.serving.process import Guarded, environment, outcome_of
+from vllm_adapter_conformance.serving.process import GuardedProcess, environment, outcome_of
 from vllm_adapter_conformance.serving.server import Server
 from vllm_adapter_conformance.serving.shape import served
 
@@ -127,7 +127,7 @@ class Runs:
                 child.end()
         return {side: self._read(side, codes[side], children[side].tail()) for side in sides}
 
-    def _start(self, side: str, job: Path) -> Guarded:
+    def _start(self, side: str, job: Path) -> GuardedProcess:
         adapter = None if side == PLAIN else self._target.record.name
         more = {}
         if adapter is not None:
@@ -135,7 +135,7 @@ class Runs:
             more["VA_SELECTION"] = str(self.folder / f"{side}-selection.json")
         if side == EXPERTS:
             more["VA_FALLBACK"] = "error"
-        return Guarded(
+        return GuardedProcess(
             [sys.executable, "-m", _CHILD, str(job), str(self.folder / f"{side}-result.json")],
             environment(adapter, **more),
             self.folder / f"{side}.log",

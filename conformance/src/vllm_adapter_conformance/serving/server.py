@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter_conformance.base.rule import Failure
-from vllm_adapter_conformance.serving.process import Guarded, environment
+from vllm_adapter_conformance.serving.process import GuardedProcess, environment
 
 HOST: Final = "127.0.0.1"
 NAME: Final = "tiny"
@@ -43,7 +43,7 @@ class Server:
         flags = ["--host", HOST, "--port", str(self.port), "--served-model-name", NAME]
         flags += ["--dtype", "float32", "--enforce-eager", "--block-size", str(block_size)]
         flags += ["--num-gpu-blocks-override", str(_BLOCKS), *more]
-        self._guarded = Guarded(
+        self._guarded = GuardedProcess(
             [sys.executable, "-m", "vllm_adapter.cli", "serve", str(model), *flags],
             environment(
                 adapter,

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from vllm_adapter.contract.decision import Reject
-from vllm_adapter_conformance.base.rule import Case, Cases, NotDeclared
+from vllm_adapter_conformance.base.rule import Case, Cases, NotDeclaredCase
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.models.shape import ModelShape, model_shape
 from vllm_adapter_conformance.ops.cases import declared, refusal
@@ -40,16 +40,16 @@ def served(target: Target, kind: str, dtype: str = DTYPE) -> ModelShape | Reject
 def cases_of(*kinds: str, dtype: str = DTYPE) -> Cases:
     """One case a model, where the descriptor declares all that it needs."""
 
-    def cases(target: Target) -> Iterator[Case | NotDeclared]:
+    def cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
         for kind in kinds if target.capability else ():
             yield one_case(target, kind, dtype, kind)
 
     return cases
 
 
-def one_case(target: Target, kind: str, dtype: str, id: str) -> Case | NotDeclared:
+def one_case(target: Target, kind: str, dtype: str, id: str) -> Case | NotDeclaredCase:
     """The case of a model under an id of its own."""
     shape = served(target, kind, dtype)
     if isinstance(shape, Reject):
-        return NotDeclared(id, shape.pointer, str(shape))
+        return NotDeclaredCase(id, shape.pointer, str(shape))
     return Case(id, asdict(shape))

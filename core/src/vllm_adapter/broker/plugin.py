@@ -24,7 +24,7 @@ from vllm_adapter.settings import Fallback, Settings
 NAME: Final = "vllm_adapter"
 """The entry points' name in both groups."""
 OPERATORS: Final = "vllm_adapter.engine.integrations.vllm.operators"
-SAID: Final = "_VA_SAID"
+PRINTED_TOPICS: Final = "_VA_SAID"
 """In the environment: the topics on which a process has spoken, so that its children are quiet."""
 
 
@@ -56,7 +56,9 @@ def register() -> None:
     if not _is_ours(active, selection.platform):
         # Under VLLM_TARGET_DEVICE=cpu vLLM asks no platform plug-in, and still calls this one.
         running = type(active).__name__
-        _say("platform", f"no operator is replaced: vLLM runs on {running}, not on our platform")
+        _print_once(
+            "platform", f"no operator is replaced: vLLM runs on {running}, not on our platform"
+        )
         return
     try:
         importlib.import_module(OPERATORS).register(selection)
@@ -64,7 +66,7 @@ def register() -> None:
         if Settings.from_environ().fallback is Fallback.ERROR:
             raise
         text = f"{type(error).__name__}: {one_line(error)}"
-        _say("operators", f"operators stay vLLM's own: {text}")
+        _print_once("operators", f"operators stay vLLM's own: {text}")
 
 
 @functools.cache
@@ -74,7 +76,7 @@ def _selection() -> Selection | None:
         selection, warnings = shared_selection(Settings.from_environ())
     except Exception as error:
         text = f"{type(error).__name__}: {one_line(error)}"
-        _say("selection", f"steps aside, vLLM stays as it is: {text}")
+        _print_once("selection", f"steps aside, vLLM stays as it is: {text}")
         return None
     sentences = [f"warning: {sentence}" for sentence in warnings]
     if selection.platform is None:
@@ -87,7 +89,7 @@ def _selection() -> Selection | None:
         sentences.append(
             f"adapter {selection.adapter} serves {selection.device}: {selection.reason}"
         )
-    _say("selection", *sentences)
+    _print_once("selection", *sentences)
     return selection
 
 
@@ -102,11 +104,11 @@ def _is_ours(active: Any, platform: str) -> bool:
     return module is not None and isinstance(active, getattr(module, platform.rpartition(".")[2]))
 
 
-def _say(topic: str, *sentences: str) -> None:
+def _print_once(topic: str, *sentences: str) -> None:
     """Prints on stderr, unless this process or one above it has spoken on the topic."""
-    said = os.environ.get(SAID, "").split(",")
+    said = os.environ.get(PRINTED_TOPICS, "").split(",")
     if topic in said:
         return
-    os.environ[SAID] = ",".join(filter(None, [*said, topic]))
+    os.environ[PRINTED_TOPICS] = ",".join(filter(None, [*said, topic]))
     for sentence in sentences:
         print(f"vllm-adapter: {sentence}", file=sys.stderr, flush=True)

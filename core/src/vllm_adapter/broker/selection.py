@@ -43,7 +43,7 @@ _PCI_LINE: Final = re.compile(r"PCI \S+ is ([0-9a-f]{4}):")
 
 
 @dataclass(frozen=True, slots=True)
-class Considered:
+class ConsideredAdapter:
     """One installed adapter: what it is here, and why it was not chosen (empty if it was)."""
 
     name: str
@@ -73,7 +73,7 @@ class Selection:
     shape: str | None = None
     platform: str | None = None
     record: AdapterRecord | None = None
-    considered: tuple[Considered, ...] = ()
+    considered: tuple[ConsideredAdapter, ...] = ()
     settings: Mapping[str, str | None] = field(default_factory=dict)
     tied: tuple[str, ...] = ()
 
@@ -106,7 +106,7 @@ def select(settings: Settings) -> Selection:
     return choose(records, settings, find_vllm())
 
 
-def settings_that_matter(settings: Settings, vllm: VllmInstall | None) -> dict[str, str | None]:
+def selection_settings(settings: Settings, vllm: VllmInstall | None) -> dict[str, str | None]:
     """What a choice was made under: another value of any of these asks for another choice."""
     names = [*settings.adapters.order, *(f"-{name}" for name in sorted(settings.adapters.denied))]
     return {
@@ -123,13 +123,13 @@ def choose(
 ) -> Selection:
     """The choice among probed adapters; pure."""
     build = vllm.build if vllm else None
-    why_not = {_key(record): _unfit(record, settings, build) for record in records}
-    left = [record for record in records if not why_not[_key(record)]]
+    why_not = {_key(record): _why_excluded(record, settings, build) for record in records}
+    remaining = [record for record in records if not why_not[_key(record)]]
     won: AdapterRecord | None = None
     tied: tuple[str, ...] = ()
     reason = "no installed adapter can serve vLLM here"
-    if left:
-        won, reason, beaten, tied = _best(left, settings, build)
+    if remaining:
+        won, reason, beaten, tied = _best(remaining, settings, build)
         why_not |= beaten
     elif settings.require_device:
         reason = f"VA_REQUIRE_DEVICE is {settings.require_device}, and no adapter here serves it"
@@ -150,7 +150,7 @@ def choose(
         platform=platform,
         record=won,
         considered=tuple(
-            Considered(
+            ConsideredAdapter(
                 record.name,
                 record.distribution,
                 record.version,
@@ -161,7 +161,7 @@ def choose(
             )
             for record in records
         ),
-        settings=settings_that_matter(settings, vllm),
+        settings=selection_settings(settings, vllm),
         tied=tied,
     )
 
@@ -191,7 +191,7 @@ def _shape(record: AdapterRecord) -> tuple[str, str | None]:
     return ("native", f"{PLATFORMS}.{name}") if name else ("generic", None)
 
 
-def _unfit(record: AdapterRecord, settings: Settings, build: str | None) -> str:
+def _why_excluded(record: AdapterRecord, settings: Settings, build: str | None) -> str:
     """Why an adapter is no candidate; empty if it is one."""
     if record.status is not Status.OK:
         return record.reason or "it was not probed"
@@ -273,10 +273,10 @@ def stands_in(record: AdapterRecord, named: Sequence[str] = ()) -> bool:
 def _weight(record: AdapterRecord) -> int:
     """How much speaks for a device: the distinct things seen, without what its SDK printed."""
     kind = _torch_type(record)
-    return len({line for line in record.evidence if _speaks(line, kind)})
+    return len({line for line in record.evidence if _is_evidence_of_type(line, kind)})
 
 
-def _speaks(line: str, kind: str | None) -> bool:
+def _is_evidence_of_type(line: str, kind: str | None) -> bool:
     """Whether a line of evidence can be of a device of that torch type, which answers."""
     pci = _PCI_LINE.match(line)
     if pci is None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.broker import selection
-from vllm_adapter.broker.selection import Selection, settings_that_matter
+from vllm_adapter.broker.selection import Selection, selection_settings
 from vllm_adapter.broker.vllm_install import find_vllm
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import read_json, write_atomic
@@ -68,7 +68,7 @@ def _read(file: Path) -> Selection:
 
 
 def _fitting(kept: Selection, file: Path, settings: Settings) -> Selection:
-    now = settings_that_matter(settings, find_vllm())
+    now = selection_settings(settings, find_vllm())
     changed = [name for name in now if kept.settings.get(name) != now[name]]
     if changed:
         raise InputError(f"{file} was made under another {' and '.join(changed)}", hint=_HINT)

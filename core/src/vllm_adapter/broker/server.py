@@ -68,7 +68,7 @@ def launch(model: str, flags: Sequence[str], vllm: VllmInstall) -> Launch:
     """
     environment: dict[str, str] = {}
     notes: list[str] = []
-    if vllm.name_trap:
+    if vllm.lacks_distribution:
         folder = _metadata(vllm)
         path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(path)

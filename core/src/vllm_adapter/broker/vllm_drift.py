@@ -39,7 +39,7 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ApiComparison:
     """The installed vLLM against the snapshot of a release; `exact` if it is of that release."""
 
     snapshot: Path
@@ -49,7 +49,7 @@ class Comparison:
     drift: tuple[Drift, ...]
 
 
-def compare(vllm: VllmInstall, folder: Path = SNAPSHOTS) -> Comparison:
+def compare(vllm: VllmInstall, folder: Path = SNAPSHOTS) -> ApiComparison:
     """Compares with the snapshot of the installed release, else with the nearest one.
 
     Raises:
@@ -68,7 +68,7 @@ def compare(vllm: VllmInstall, folder: Path = SNAPSHOTS) -> Comparison:
                 place = vllm.folder / owner.partition(":")[0]
                 source = f"{place}:{line}" if line else str(place)
                 drift.append(Drift(f"{owner}.{method}", was, now, source))
-    return Comparison(
+    return ApiComparison(
         file,
         release=str(snapshot["vllm"]),
         exact=_minor(vllm.version) == _minor(snapshot["vllm"]),
@@ -77,7 +77,7 @@ def compare(vllm: VllmInstall, folder: Path = SNAPSHOTS) -> Comparison:
     )
 
 
-def renew(file: Path, vllm: VllmInstall) -> None:
+def update_snapshot(file: Path, vllm: VllmInstall) -> None:
     """Writes a snapshot anew: its names, and what the installed vLLM has for them.
 
     Raises:
@@ -141,7 +141,7 @@ def main() -> None:
     vllm = find_vllm()
     if vllm is None or len(sys.argv) != 2:
         raise SystemExit("usage: python -m vllm_adapter.broker.vllm_drift FILE, beside vLLM")
-    renew(Path(sys.argv[1]), vllm)
+    update_snapshot(Path(sys.argv[1]), vllm)
 
 
 if __name__ == "__main__":

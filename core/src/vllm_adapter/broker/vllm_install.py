@@ -24,7 +24,7 @@ class VllmInstall:
     version: str | None = None
 
     @property
-    def name_trap(self) -> bool:
+    def lacks_distribution(self) -> bool:
         """Whether no distribution is named vllm, though vLLM's command asks for its version.
 
         # upstream: vllm@0.32 entrypoints/cli/main.py:79

@@ -154,7 +154,7 @@ class ManagedTensor(c.Structure):
     )
 
 
-class DeviceInfo(c.Structure):
+class VaDeviceInfo(c.Structure):
     """va_device_info."""
 
     _fields_ = (
@@ -171,7 +171,7 @@ class DeviceInfo(c.Structure):
     )
 
 
-class MemoryStats(c.Structure):
+class VaMemoryStats(c.Structure):
     """va_memory_stats."""
 
     _fields_ = (
@@ -263,14 +263,14 @@ _I32, _U64, _PTR, _STATUS = c.c_int32, c.c_uint64, c.c_void_p, c.c_int32
 RUNTIME: Final = (
     ("last_error", c.CFUNCTYPE(c.c_char_p)),
     ("device_count", c.CFUNCTYPE(_STATUS, c.POINTER(_I32))),
-    ("device_info", c.CFUNCTYPE(_STATUS, _I32, c.POINTER(DeviceInfo))),
+    ("device_info", c.CFUNCTYPE(_STATUS, _I32, c.POINTER(VaDeviceInfo))),
     ("open", c.CFUNCTYPE(_STATUS, _I32)),
     ("in_bad_fork", c.CFUNCTYPE(_I32)),
     ("allocate", c.CFUNCTYPE(_STATUS, _I32, _U64, _U64, c.POINTER(_PTR))),
     ("allocate_pinned", c.CFUNCTYPE(_STATUS, _U64, _U64, c.POINTER(_PTR))),
     ("free_pinned", c.CFUNCTYPE(_STATUS, _PTR)),
     ("memory_info", c.CFUNCTYPE(_STATUS, _I32, c.POINTER(_U64), c.POINTER(_U64))),
-    ("memory_stats", c.CFUNCTYPE(_STATUS, _I32, c.POINTER(MemoryStats))),
+    ("memory_stats", c.CFUNCTYPE(_STATUS, _I32, c.POINTER(VaMemoryStats))),
     ("copy_to_device", c.CFUNCTYPE(_STATUS, _I32, _STREAM, _PTR, _PTR, _U64)),
     ("copy_to_host", c.CFUNCTYPE(_STATUS, _I32, _STREAM, _PTR, _PTR, _U64)),
     ("copy_on_device", c.CFUNCTYPE(_STATUS, _STREAM, _I32, _PTR, _I32, _PTR, _U64)),

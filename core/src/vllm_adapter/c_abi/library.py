@@ -26,7 +26,7 @@ Function = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceInfo:
+class LibraryDevice:
     """What a library says of one device.
 
     `capability` is None where the vendor has no such number, `subgroup_size` and `units` 0 where
@@ -119,13 +119,13 @@ class Library:
         self._count = count.value
         return count.value
 
-    def device_info(self, device_id: int) -> DeviceInfo:
+    def device_info(self, device_id: int) -> LibraryDevice:
         """What the library says of a device; it need not be opened."""
         self.check_device(device_id)
-        raw = abi.DeviceInfo(size=ctypes.sizeof(abi.DeviceInfo))
+        raw = abi.VaDeviceInfo(size=ctypes.sizeof(abi.VaDeviceInfo))
         self.call("device_info", device_id, ctypes.byref(raw))
         pair = (raw.capability_major, raw.capability_minor)
-        return DeviceInfo(
+        return LibraryDevice(
             name=_text(raw.name),
             arch=_text(raw.arch),
             capability=pair if min(pair) >= 0 else None,
@@ -197,7 +197,7 @@ def load(path: Path) -> ctypes.CDLL:
         ) from None
 
 
-def by_hand(path: Path) -> str:
+def reproduce_command(path: Path) -> str:
     """The command that shows a library's crash or hang without our guards."""
     child = "vllm_adapter.discovery.probe._library_child"
     return f"python -X faulthandler -m {child} {shlex.quote(str(path))}"

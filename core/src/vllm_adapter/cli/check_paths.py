@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.cli.checks import Checked, SchemaFault, check_document, read_document
+from vllm_adapter.cli.checks import FileCheck, SchemaFault, check_document, read_document
 from vllm_adapter.cli.packages import MANIFEST
 from vllm_adapter.contract.decision import LIBRARY, library_fault
-from vllm_adapter.contract.dotted import look, marked_methods
+from vllm_adapter.contract.dotted import find_dotted_path, marked_methods
 from vllm_adapter.contract.hooks import not_called, only_not_called
 from vllm_adapter.files import read_json, shown
 
@@ -29,7 +29,7 @@ _ALONE: Final = (
 _LEVELS_UP: Final = 4
 
 
-def check_file_and_paths(file: Path) -> Checked:
+def check_file_and_paths(file: Path) -> FileCheck:
     """As `check_file`; where the file keeps its schema, a path that leads nowhere is a fault too.
 
     A descriptor outside any adapter's package names paths of another machine: none is looked for.
@@ -68,7 +68,7 @@ def _path_faults(file: Path, kind: str, raw: Mapping[str, Any]) -> Iterator[Sche
             )
             problem = library_fault(pointer.split("/")[2], dotted, entry.get("plan"), library)
         else:
-            problem = look(dotted, package).problem
+            problem = find_dotted_path(dotted, package).problem
         if problem is not None:
             yield SchemaFault(
                 pointer, f"{shown(dotted)}: {problem}", "a path that is there", _MEANING

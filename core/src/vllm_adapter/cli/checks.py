@@ -33,7 +33,7 @@ class SchemaFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class FileCheck:
     """A file, its kind, its faults, and what is ignored because the file is of a newer minor.
 
     `notes` are no faults: what its author may want to know.
@@ -50,7 +50,7 @@ class Checked:
         return asdict(self)
 
 
-def check_file(path: Path) -> Checked:
+def check_file(path: Path) -> FileCheck:
     """Checks a manifest, descriptor or certificate.
 
     Raises:
@@ -72,7 +72,7 @@ def read_document(path: Path) -> Any:
     return raw
 
 
-def check_document(raw: Any, origin: str) -> Checked:
+def check_document(raw: Any, origin: str) -> FileCheck:
     """Checks parsed JSON; `origin` names it in messages. Raises as `check_file`."""
     kind, newer = _kind(raw, origin)
     faults, ignored = schema_faults(kind, raw, newer=newer)
@@ -80,7 +80,7 @@ def check_document(raw: Any, origin: str) -> Checked:
         faults = [_in_words(fault) for fault in check_torch_names(raw)]
     if kind == "capability" and not faults:
         faults = [*_lost_sources(raw, origin), *_twins(raw)]
-    return Checked(origin, kind, tuple(faults), tuple(ignored))
+    return FileCheck(origin, kind, tuple(faults), tuple(ignored))
 
 
 def schema_faults(

@@ -17,11 +17,11 @@ from vllm_adapter.contract.operators import FactValue, Operator
 from vllm_adapter.contract.resolve import (
     GENERIC,
     RANKS,
-    Candidate,
+    CandidateResult,
     Check,
+    KernelCandidate,
     Provider,
     Resolution,
-    Verdict,
     resolve,
 )
 from vllm_adapter.settings import Settings
@@ -98,7 +98,7 @@ class Answer:
             "entries": [_plain(verdict) for verdict in self.resolution.verdicts],
         }
 
-    def _winner(self, winner: Candidate) -> str:
+    def _winner(self, winner: KernelCandidate) -> str:
         """Where a winner is declared; whose it is and why it ranks there, if not the explained."""
         fallback = self._fallback(winner)
         if fallback is not None:
@@ -112,19 +112,19 @@ class Answer:
         ranks = winner.rank == "override" or winner.provider != self.adapter
         return f"{text} ({RANKS[winner.rank]})" if ranks else text
 
-    def _runs(self, winner: Candidate) -> str:
+    def _runs(self, winner: KernelCandidate) -> str:
         fallback = self._fallback(winner)
         run = winner.entry.run if fallback is None else f"{_CORE}, {fallback.reason}"
         return f"{run}{_composed(winner)}{self._steps(winner)}"
 
-    def _fallback(self, winner: Candidate) -> Reject | None:
+    def _fallback(self, winner: KernelCandidate) -> Reject | None:
         """Why core's code had to step in, if the winner is that."""
         if winner.rank != "generic":
             return None
         picks, reasons = self.resolution.picks, self.resolution.fallbacks
         return next(reasons[step] for step, pick in picks.items() if pick is winner)
 
-    def _steps(self, winner: Candidate) -> str:
+    def _steps(self, winner: KernelCandidate) -> str:
         """The steps that a winner runs, where it does not run all."""
         picks = self.resolution.picks
         mine = [str(step) for step, pick in picks.items() if pick is winner]
@@ -217,12 +217,12 @@ def entry_line(entry: OperatorEntry) -> str:
     return f"{entry.pointer}: {' '.join(words)}"
 
 
-def _composed(winner: Candidate) -> str:
+def _composed(winner: KernelCandidate) -> str:
     """A remark, if the entry is of the part that the operator is composed of."""
     return ", composed" if winner.composed_of else ""
 
 
-def _plain(verdict: Verdict) -> dict[str, Any]:
+def _plain(verdict: CandidateResult) -> dict[str, Any]:
     candidate, decision = verdict.candidate, verdict.decision
     who = {"provider": candidate.provider, "rank": candidate.rank, "why": RANKS[candidate.rank]}
     if isinstance(decision, Reject):

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.probe:
         records = registry.probe(records, host, fresh=True)
     else:
-        records = registry.remembered(records, host)
+        records = registry.with_cached_probes(records, host)
     unserved = registry.unserved(records, host)
     if args.json:
         emit_json(

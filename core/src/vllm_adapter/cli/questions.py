@@ -13,13 +13,13 @@ from vllm_adapter.contract.decision import Reject, library_refusal
 from vllm_adapter.contract.dotted import may_implement
 from vllm_adapter.contract.manifest import Manifest
 from vllm_adapter.contract.operators import Operator
-from vllm_adapter.contract.resolve import Candidate, Check, Provider
+from vllm_adapter.contract.resolve import Check, KernelCandidate, Provider
 from vllm_adapter.discovery.adapter import Adapter
-from vllm_adapter.discovery.kernels_only import beside, descriptor_for, provider_of
+from vllm_adapter.discovery.kernels_only import additional_providers, descriptor_for, provider_of
 from vllm_adapter.discovery.library_devices import library_file
 from vllm_adapter.discovery.probe.library import LibraryFacts, check_library
 from vllm_adapter.discovery.records import AdapterRecord
-from vllm_adapter.discovery.registry import discover, host_for, remembered, scan
+from vllm_adapter.discovery.registry import discover, host_for, scan, with_cached_probes
 from vllm_adapter.errors import AdapterError, LibraryError
 from vllm_adapter.settings import AdapterFilter, Settings
 
@@ -93,7 +93,7 @@ def _question(
     also: Provider | None = None,
 ) -> Question:
     """`also` is the kernels-only adapter that is explained, which need not be installed."""
-    others = beside(capability, kind, settings)
+    others = additional_providers(capability, kind, settings)
     for sentence in others.faults:
         warn(sentence)
     rest = [one for one in others.providers if also is None or one.name != also.name]
@@ -108,7 +108,7 @@ def _owners(
 ) -> Iterator[tuple[AdapterRecord, Capability]]:
     """The adapters of this machine whose device a kernels-only adapter's descriptor is for."""
     records = discover(settings)
-    for record in remembered(records, host_for(records)):
+    for record in with_cached_probes(records, host_for(records)):
         if record.manifest is None or record.manifest.device is None:
             continue
         files = {d.capability_file for d in record.devices if d.capability_file is not None}
@@ -131,7 +131,7 @@ def _library_check(manifest: Manifest, capability: Capability, settings: Setting
         warn(f"the library of {manifest.name} cannot be used: {error.message}")
         facts = None
 
-    def check(candidate: Candidate, declared: Operator) -> Reject | None:
+    def check(candidate: KernelCandidate, declared: Operator) -> Reject | None:
         if candidate.provider != manifest.name:
             return None
         has = None if facts is None else facts.functions.__contains__

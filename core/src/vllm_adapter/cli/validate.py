@@ -16,7 +16,7 @@ from vllm_adapter.cli.output import clean, colour, emit_json, error_line, warn
 from vllm_adapter.errors import InputError, VllmAdapterError
 
 if TYPE_CHECKING:
-    from vllm_adapter.cli.checks import Checked
+    from vllm_adapter.cli.checks import FileCheck
 
 HELP: Final = "check manifests, descriptors, certificates and adapter packages"
 EXAMPLE: Final = """\
@@ -66,13 +66,13 @@ def run(args: argparse.Namespace) -> int:
     return 2 if refused else 0 if good else 1
 
 
-def _check(paths: Sequence[str]) -> tuple[list[Checked], list[VllmAdapterError]]:
+def _check(paths: Sequence[str]) -> tuple[list[FileCheck], list[VllmAdapterError]]:
     """The files that were checked, and for each path or file that could not be, why."""
     from vllm_adapter.cli.check_paths import check_file_and_paths
     from vllm_adapter.cli.packages import resolve
 
     files: list[Path] = []
-    results: list[Checked] = []
+    results: list[FileCheck] = []
     refused: list[VllmAdapterError] = []
     for text in paths:
         try:
@@ -107,8 +107,8 @@ def _files(path: Path) -> Iterator[Path]:
     yield from descriptors
 
 
-def _report(result: Checked) -> None:
-    """Prints one `Checked`."""
+def _report(result: FileCheck) -> None:
+    """Prints one `FileCheck`."""
     count = len(result.faults)
     faults = "1 fault" if count == 1 else f"{count} faults"
     verdict = colour(faults, "red") if count else colour("ok", "green")

@@ -21,7 +21,7 @@ from vllm_adapter.contract.manifest import Condition
 from vllm_adapter.contract.reading import OURS, Fault, Text, escaped, read, tag
 from vllm_adapter.contract.sections import (
     Dma,
-    Driver,
+    DriverRequirement,
     Execution,
     Identity,
     Kv,
@@ -60,7 +60,7 @@ class Capability(Struct, frozen=True):
     """Paged KV cache."""
     vllm: Vllm = Vllm()
     """Names that vLLM asks a platform for."""
-    driver: Driver = {}
+    driver: DriverRequirement = {}
     """Driver versions, as the driver writes them."""
     advice: tuple[Text, ...] = ()
     """What a person who plans for this device should know, one sentence each."""

@@ -47,10 +47,10 @@ class Code:
             f"- {cause}{'' if seen else ' (no real report has fired this rule)'}\n"
             for cause, seen in self.causes
         )
-        told = f"\nCauses that the doctor distinguishes:\n{causes}" if causes else ""
+        reported = f"\nCauses that the doctor distinguishes:\n{causes}" if causes else ""
         return (
             f"{self.code}  {self.title}\n\n{symptom}{self.meaning}\n\n"
-            f"What to do: {self.action}\n{told}"
+            f"What to do: {self.action}\n{reported}"
         )
 
 

@@ -16,7 +16,7 @@ _SOURCE_BYTES: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class DottedPathResult:
     """What was found of `module:name`. `problem` is None if it is there.
 
     `unread`: the module is there, but not as Python source, or takes names from others.
@@ -26,7 +26,7 @@ class Looked:
     unread: bool = False
 
 
-def look(dotted: str, package: Path | None = None) -> Looked:
+def find_dotted_path(dotted: str, package: Path | None = None) -> DottedPathResult:
     """Whether the module of `module:name` can be found, and its source has the top-level name.
 
     `package`: the folder that a path beginning with its name is looked for in, installed or not.
@@ -34,26 +34,26 @@ def look(dotted: str, package: Path | None = None) -> Looked:
     module, _, path = dotted.partition(":")
     spec = find_module(module, package)
     if spec is None:
-        return Looked(f"there is no module {module}")
+        return DottedPathResult(f"there is no module {module}")
     if spec.origin is None or not spec.origin.endswith(".py"):
-        return Looked(unread=True)
+        return DottedPathResult(unread=True)
     try:
         tree = ast.parse(read_bounded(Path(spec.origin), _SOURCE_BYTES), spec.origin)
     except OSError as error:
-        return Looked(f"{spec.origin} cannot be read: {error.strerror}")
+        return DottedPathResult(f"{spec.origin} cannot be read: {error.strerror}")
     except (RecursionError, MemoryError):  # what Python's parser says of a deep nesting
-        return Looked(f"{spec.origin} is nested too deeply")
+        return DottedPathResult(f"{spec.origin} is nested too deeply")
     except (SyntaxError, ValueError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
         text = error.msg if isinstance(error, SyntaxError) else str(error)
-        return Looked(f"{spec.origin}{line} is not Python: {text}")
+        return DottedPathResult(f"{spec.origin}{line} is not Python: {text}")
     names = set(_names(tree.body))
     wanted = path.partition(".")[0]
     if wanted in names:
-        return Looked()
+        return DottedPathResult()
     if "*" in names or "__getattr__" in names:
-        return Looked(unread=True)
-    return Looked(f"{spec.origin} has no top-level name {wanted}")
+        return DottedPathResult(unread=True)
+    return DottedPathResult(f"{spec.origin} has no top-level name {wanted}")
 
 
 def find_module(name: str, package: Path | None = None) -> ModuleSpec | None:
@@ -78,7 +78,7 @@ def find_module(name: str, package: Path | None = None) -> ModuleSpec | None:
 def class_body(dotted: str, package: Path | None = None) -> ast.ClassDef | None:
     """The class that `module:Class` names, where its module is Python source and defines it.
 
-    `package` as in `look`.
+    `package` as in `find_dotted_path`.
     """
     module, _, path = dotted.partition(":")
     spec = find_module(module, package)
@@ -95,7 +95,7 @@ def class_body(dotted: str, package: Path | None = None) -> ast.ClassDef | None:
 def marked_methods(dotted: str, mark: str, package: Path | None = None) -> tuple[str, ...]:
     """Methods of a class under a decorator of that name; none where its source does not tell all.
 
-    `package` as in `look`.
+    `package` as in `find_dotted_path`.
     """
     body = class_body(dotted, package)
     if body is None or _may_inherit(body):

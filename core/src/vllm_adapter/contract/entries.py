@@ -10,7 +10,7 @@ from msgspec import Meta, defstruct
 from msgspec.structs import replace
 
 from vllm_adapter.contract.decision import OperatorEntry
-from vllm_adapter.contract.operators import OPERATORS, PHASES, Fact
+from vllm_adapter.contract.operators import OPERATORS, PHASES, CaseProperty
 from vllm_adapter.contract.reading import CLOSED, SOME, Amount, Fault, Rate, Text, Whole, read
 from vllm_adapter.contract.sections import GivenSource
 
@@ -35,7 +35,7 @@ def _summary(name: str) -> str:
     return f"{text[0].upper()}{text[1:]}: an entry, or a list of entries, tried in order."
 
 
-def _rule_type(fact: Fact) -> Any:
+def _rule_type(fact: CaseProperty) -> Any:
     """What limits may say of a fact, by the type of its samples."""
     kind = type(fact.samples[0])
     value: Any = Literal.__getitem__(PHASES) if fact.step else _VALUES[kind]

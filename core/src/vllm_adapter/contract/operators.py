@@ -23,7 +23,7 @@ PHASES: Final = ("decode", "prefill", "mixed")
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class CaseProperty:
     """One property of a case. `samples` are the values that conformance tries."""
 
     summary: str
@@ -38,7 +38,7 @@ class Operator:
 
     name: str
     summary: str
-    facts: Mapping[str, Fact]
+    facts: Mapping[str, CaseProperty]
     dtypes: tuple[str, ...] = DTYPES
     planned: bool = False
     """The last argument is `int plan`: state that is filled once a step."""
@@ -58,15 +58,17 @@ class Operator:
         return tuple(name for name, fact in self.facts.items() if fact.step)
 
 
-_HIDDEN = Fact("width of the normalised or gated dimension", (64, 576, 2048, 65))
-_HEAD_SIZE = Fact("elements in one head", (32, 64, 80, 96, 128, 192, 256))
-_BLOCK_SIZE = Fact("tokens in one block of the KV cache", (16, 8, 32, 128))
-_GQA_RATIO = Fact("query heads that share one KV head", (1, 3, 4, 8))
-_WINDOW = Fact("tokens of a sliding window, itself included; 0 is off", (0, 20), 0)
-_SOFT_CAP = Fact("logits become cap * tanh(x / cap); 0.0 is off", (0.0, 30.0), 0.0)
-_BIAS = Fact("whether a bias is added", (False, True), False)
-_TANH = Fact("the approximation by tanh, and not the error function", (False, True), False)
-_KV_DTYPE = Fact("dtype of the KV cache; `auto` is the query's", ("auto", "float8_e4m3fn"), "auto")
+_HIDDEN = CaseProperty("width of the normalised or gated dimension", (64, 576, 2048, 65))
+_HEAD_SIZE = CaseProperty("elements in one head", (32, 64, 80, 96, 128, 192, 256))
+_BLOCK_SIZE = CaseProperty("tokens in one block of the KV cache", (16, 8, 32, 128))
+_GQA_RATIO = CaseProperty("query heads that share one KV head", (1, 3, 4, 8))
+_WINDOW = CaseProperty("tokens of a sliding window, itself included; 0 is off", (0, 20), 0)
+_SOFT_CAP = CaseProperty("logits become cap * tanh(x / cap); 0.0 is off", (0.0, 30.0), 0.0)
+_BIAS = CaseProperty("whether a bias is added", (False, True), False)
+_TANH = CaseProperty("the approximation by tanh, and not the error function", (False, True), False)
+_KV_DTYPE = CaseProperty(
+    "dtype of the KV cache; `auto` is the query's", ("auto", "float8_e4m3fn"), "auto"
+)
 
 OPERATORS: Final[Mapping[str, Operator]] = {
     op.name: op
@@ -75,8 +77,8 @@ OPERATORS: Final[Mapping[str, Operator]] = {
             "linear",
             "x @ weight.T + bias",
             {
-                "in_features": Fact("width of the input", (64, 576, 33)),
-                "out_features": Fact("width of the output", (64, 192, 7)),
+                "in_features": CaseProperty("width of the input", (64, 576, 33)),
+                "out_features": CaseProperty("width of the output", (64, 192, 7)),
                 "bias": _BIAS,
             },
         ),
@@ -121,10 +123,12 @@ OPERATORS: Final[Mapping[str, Operator]] = {
             "rotates query and key in place by their positions",
             {
                 "head_size": _HEAD_SIZE,
-                "interleaved": Fact(
+                "interleaved": CaseProperty(
                     "pairs are neighbours (GPT-J) and not halves (NeoX)", (False, True), False
                 ),
-                "partial": Fact("only the first part of a head is rotated", (False, True), False),
+                "partial": CaseProperty(
+                    "only the first part of a head is rotated", (False, True), False
+                ),
             },
         ),
         Operator(
@@ -142,7 +146,7 @@ OPERATORS: Final[Mapping[str, Operator]] = {
                 "window": _WINDOW,
                 "soft_cap": _SOFT_CAP,
                 "kv_dtype": _KV_DTYPE,
-                "phase": Fact("what a step's batch holds", PHASES, step=True),
+                "phase": CaseProperty("what a step's batch holds", PHASES, step=True),
             },
             planned=True,
             opaque=True,
@@ -153,7 +157,7 @@ OPERATORS: Final[Mapping[str, Operator]] = {
             {
                 "head_size": _HEAD_SIZE,
                 "gqa_ratio": _GQA_RATIO,
-                "causal": Fact("a token sees no later ones", (False, True), False),
+                "causal": CaseProperty("a token sees no later ones", (False, True), False),
                 "window": _WINDOW,
                 "soft_cap": _SOFT_CAP,
             },

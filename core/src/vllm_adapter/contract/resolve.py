@@ -40,7 +40,7 @@ RANKS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
+class KernelCandidate:
     """One entry of one provider, for one operator. `composed_of`: it runs that one's entry."""
 
     provider: str
@@ -53,7 +53,7 @@ class Candidate:
         return OPERATORS[self.composed_of or op]
 
 
-Check = Callable[[Candidate, Operator], Reject | None]
+Check = Callable[[KernelCandidate, Operator], Reject | None]
 """What a descriptor cannot know: whether the C library really has what an entry names."""
 
 
@@ -87,10 +87,10 @@ class Provider:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CandidateResult:
     """What one candidate said of the case. `fault`: its own code failed when it was asked."""
 
-    candidate: Candidate
+    candidate: KernelCandidate
     decision: Decision
     fault: AdapterError | None = None
 
@@ -119,15 +119,15 @@ class Resolution:
 
     operator: Operator
     facts: Facts
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[CandidateResult, ...]
     """Every candidate's, best rank first."""
-    picks: Mapping[Step, Candidate] = field(default_factory=dict)
+    picks: Mapping[Step, KernelCandidate] = field(default_factory=dict)
     fallbacks: Mapping[Step, Reject] = field(default_factory=dict)
     """Where the policy lets core's portable code step in: why no adapter serves that step."""
     refusal: Refusal | None = None
 
     @property
-    def winners(self) -> tuple[Candidate, ...]:
+    def winners(self) -> tuple[KernelCandidate, ...]:
         """The picks, each once, in the order of the steps."""
         return tuple(dict.fromkeys(self.picks.values()))
 
@@ -160,28 +160,28 @@ def resolve(
     found = candidates(op, providers, settings, where)
     verdicts = tuple(_verdict(asked, one, facts, settings, check, direct) for one in found)
     forced = settings.ops.get(op)
-    heard = [v for v in verdicts if forced in (None, v.candidate.provider)]
+    considered = [v for v in verdicts if forced in (None, v.candidate.provider)]
     fact = next(iter(asked.step_facts), None)
     values: tuple[Step, ...] = (None,) if fact is None else asked.facts[fact].samples
-    picks: dict[Step, Candidate] = {}
+    picks: dict[Step, KernelCandidate] = {}
     fallbacks: dict[Step, Reject] = {}
     for value in values:
         step = {} if fact is None or value is None else {fact: value}
-        winner = _first(heard, fact, value)
+        winner = _first(considered, fact, value)
         if winner is None:
-            names = tuple(dict.fromkeys(v.candidate.provider for v in heard))
-            reason = _reason(asked, facts, heard, step, bool(providers))
+            names = tuple(dict.fromkeys(v.candidate.provider for v in considered))
+            reason = _reason(asked, facts, considered, step, bool(providers))
             refusal = Refusal(reason, step, names, forced)
             return Resolution(asked, facts, verdicts, refusal=refusal)
         picks[value] = winner
         if winner.rank == "generic":
-            fallbacks[value] = _reason(asked, facts, heard, step, bool(providers))
+            fallbacks[value] = _reason(asked, facts, considered, step, bool(providers))
     return Resolution(asked, facts, verdicts, picks, fallbacks)
 
 
 def candidates(
     op: str, providers: Sequence[Provider], settings: Settings, where: str = "the device"
-) -> list[Candidate]:
+) -> list[KernelCandidate]:
     """Every candidate for an operator, best first; core's portable code is always one.
 
     Inside a rank the order of `providers` and of their entries decides. What VA_ADAPTERS blocks
@@ -200,12 +200,12 @@ def candidates(
         rank = "override" if provider.name == chosen else provider.rank
         if rank == "device" and settings.adapter not in (None, provider.name):
             continue
-        found += [Candidate(provider.name, rank, e) for e in provider.entries.get(op, ())]
+        found += [KernelCandidate(provider.name, rank, e) for e in provider.entries.get(op, ())]
         if composed:
             parts = provider.entries.get(composed, ())
-            found += [Candidate(provider.name, rank, e, composed) for e in parts]
+            found += [KernelCandidate(provider.name, rank, e, composed) for e in parts]
     rank = "override" if chosen == GENERIC else "generic"
-    found.append(Candidate(GENERIC, rank, _GENERIC_ENTRIES[op]))
+    found.append(KernelCandidate(GENERIC, rank, _GENERIC_ENTRIES[op]))
     order = tuple(RANKS)
     return sorted(found, key=lambda candidate: order.index(candidate.rank))
 
@@ -240,16 +240,16 @@ def _override(
 
 def _verdict(
     asked: Operator,
-    candidate: Candidate,
+    candidate: KernelCandidate,
     facts: Facts,
     settings: Settings,
     check: Check | None,
     direct: bool,
-) -> Verdict:
+) -> CandidateResult:
     declared, entry = candidate.declared_for(asked.name), candidate.entry
     decision, fault = _decide(declared, entry, facts)
     if fault is not None:
-        return Verdict(candidate, decision, fault)
+        return CandidateResult(candidate, decision, fault)
     if isinstance(decision, Accept) and check is not None:
         decision = check(candidate, declared) or decision
     if isinstance(decision, Accept) and direct and not _serves_direct(declared, entry, decision):
@@ -261,7 +261,7 @@ def _verdict(
         )
     if candidate.rank == "generic" and settings.fallback is Fallback.ERROR:
         decision = Reject("VA_FALLBACK=error", entry.pointer, "error", "warn or allow")
-    return Verdict(candidate, decision)
+    return CandidateResult(candidate, decision)
 
 
 def _decide(
@@ -283,7 +283,9 @@ def _serves_direct(declared: Operator, entry: OperatorEntry, accept: Accept) -> 
     return not entry.plan and not entry.prepare_weights and all(whole)
 
 
-def _first(verdicts: Sequence[Verdict], fact: str | None, value: Step) -> Candidate | None:
+def _first(
+    verdicts: Sequence[CandidateResult], fact: str | None, value: Step
+) -> KernelCandidate | None:
     """The best that accepts. Of who failed when asked, only a worse one is passed over."""
     for verdict in verdicts:
         if verdict.fault is not None:
@@ -294,7 +296,7 @@ def _first(verdicts: Sequence[Verdict], fact: str | None, value: Step) -> Candid
 
 
 def _reason(
-    asked: Operator, facts: Facts, verdicts: Sequence[Verdict], step: Facts, anybody: bool
+    asked: Operator, facts: Facts, verdicts: Sequence[CandidateResult], step: Facts, anybody: bool
 ) -> Reject:
     """The refusal that says most of a step, among those of adapters."""
     at_step = [
@@ -309,7 +311,7 @@ def _reason(
     return Reject(what, f"/operators/{asked.name}", None, "an entry")
 
 
-def _at_step(asked: Operator, facts: Facts, verdict: Verdict, step: Facts) -> Decision:
+def _at_step(asked: Operator, facts: Facts, verdict: CandidateResult, step: Facts) -> Decision:
     """A decision with the step fact settled too: acceptance of other steps is no help."""
     if isinstance(verdict.decision, Reject) or not step:
         return verdict.decision

@@ -222,7 +222,7 @@ class Downgrade(TypedDict):
     """Why, in words that a user understands."""
 
 
-class Driver(TypedDict, total=False):
+class DriverRequirement(TypedDict, total=False):
     """Driver versions, as the driver writes them."""
 
     component: Annotated[Text | None, Meta(examples=["nvidia"])]

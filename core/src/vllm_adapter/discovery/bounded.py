@@ -11,7 +11,7 @@ from typing import Any
 from importlib_metadata import Distribution
 
 
-class _Read(Distribution):
+class _FileDistribution(Distribution):
     """A distribution of one file."""
 
     def __init__(self, text: str) -> None:
@@ -32,7 +32,8 @@ def points_in(text: str, group: str) -> list[tuple[str, str]]:
     """
     try:
         return [
-            (point.name, point.value) for point in _Read(text).entry_points.select(group=group)
+            (point.name, point.value)
+            for point in _FileDistribution(text).entry_points.select(group=group)
         ]
     except Exception:  # the parser has no error of its own for a line without "="
         raise OSError(errno.EINVAL, "one of its lines is not NAME = VALUE") from None

@@ -11,21 +11,23 @@ from vllm_adapter.contract.resolve import Provider
 from vllm_adapter.discovery.adapter import Adapter
 from vllm_adapter.discovery.descriptors import choose, load_all
 from vllm_adapter.discovery.records import AdapterRecord, Status
-from vllm_adapter.discovery.registry import host_for, located, probe, remembered, scan
+from vllm_adapter.discovery.registry import host_for, located, probe, scan, with_cached_probes
 from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
 from vllm_adapter.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class AdditionalProviders:
     """Who serves a device beside its own adapter, and a sentence for each that cannot."""
 
     providers: tuple[Provider, ...]
     faults: tuple[str, ...] = ()
 
 
-def beside(own: Capability, torch_type: str, settings: Settings) -> Beside:
+def additional_providers(
+    own: Capability, torch_type: str, settings: Settings
+) -> AdditionalProviders:
     """The installed kernels-only adapters that are `ok` here and have a descriptor for a device.
 
     `own` is the descriptor of the device's own adapter. One that cannot be used is left out with
@@ -47,7 +49,7 @@ def beside(own: Capability, torch_type: str, settings: Settings) -> Beside:
             providers.append(provider_of(Adapter(record), capability))
         except VllmAdapterError as error:
             faults.append(f"the kernels-only adapter {record.name} is not used: {error.message}")
-    return Beside(tuple(providers), tuple(faults))
+    return AdditionalProviders(tuple(providers), tuple(faults))
 
 
 def provider_of(adapter: Adapter, capability: Capability) -> Provider:
@@ -76,9 +78,9 @@ def kernels_only(settings: Settings) -> tuple[AdapterRecord, ...]:
     if not records:
         return ()
     host = host_for(records)
-    known = remembered(located(records, host), host)
-    told = (Status.OK, Status.BROKEN, Status.INCOMPATIBLE)
-    return tuple(r for r in probe(known, host) if r.status in told)
+    known = with_cached_probes(located(records, host), host)
+    reported = (Status.OK, Status.BROKEN, Status.INCOMPATIBLE)
+    return tuple(r for r in probe(known, host) if r.status in reported)
 
 
 def descriptor_for(manifest: Manifest, own: Capability, torch_type: str) -> Capability | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vllm_adapter.c_abi.library import DeviceInfo
+from vllm_adapter.c_abi.library import LibraryDevice
 from vllm_adapter.contract.manifest import Manifest
 from vllm_adapter.hostfacts.facts import Accelerator
 from vllm_adapter.settings import Settings
@@ -20,7 +20,7 @@ def library_file(manifest: Manifest, settings: Settings) -> Path | None:
     return own if own is None or settings.library is None else settings.library
 
 
-def library_devices(vendor: str, devices: Sequence[DeviceInfo]) -> list[Accelerator]:
+def library_devices(vendor: str, devices: Sequence[LibraryDevice]) -> list[Accelerator]:
     """One accelerator for each device that a library reports. `vendor` is the adapter's name."""
     return [
         Accelerator(

@@ -34,7 +34,7 @@ from vllm_adapter.hostfacts.known_vendors import adapters_for, how_to_serve, ins
 from vllm_adapter.hostfacts.match import match, why_not
 
 if TYPE_CHECKING:
-    from vllm_adapter.discovery.probe.isolation import Death
+    from vllm_adapter.discovery.probe.isolation import ProbeFailure
     from vllm_adapter.hostfacts.facts import HostFacts
     from vllm_adapter.settings import Settings
 
@@ -47,10 +47,10 @@ __all__ = [
     "host_for",
     "located",
     "probe",
-    "remembered",
     "scan",
     "unknown_names",
     "unserved",
+    "with_cached_probes",
 ]
 
 GROUP: Final = "vllm_adapter.adapters"
@@ -133,7 +133,9 @@ def located(records: Iterable[AdapterRecord], host: HostFacts) -> tuple[AdapterR
     return tuple(r if r.status is not None else _guarded(_located, r, host) for r in records)
 
 
-def remembered(records: Iterable[AdapterRecord], host: HostFacts) -> tuple[AdapterRecord, ...]:
+def with_cached_probes(
+    records: Iterable[AdapterRecord], host: HostFacts
+) -> tuple[AdapterRecord, ...]:
     """The records completed with what the last probe of each found, if that is still good."""
     return tuple((r.status is None and _kept(r, host)) or r for r in records)
 
@@ -171,7 +173,7 @@ def probe(
             "records": {name: record.to_json() for name, record in waiting.items()},
         }
         for name, ended in run_isolated(list(waiting), order, limit_s=limit).items():
-            answer = ended if isinstance(ended, Mapping) else _obituary(waiting[name], ended)
+            answer = ended if isinstance(ended, Mapping) else _failure_record(waiting[name], ended)
             done[name] = _completed(waiting[name], answer)
             if isinstance(ended, Mapping) or ended.begun:
                 kept_for = {"hung_s": limit if answer.get("hung") else None}
@@ -405,7 +407,7 @@ def _completed(record: AdapterRecord, answer: Mapping[str, Any]) -> AdapterRecor
     )
 
 
-def _obituary(record: AdapterRecord, death: Death) -> dict[str, Any]:
+def _failure_record(record: AdapterRecord, death: ProbeFailure) -> dict[str, Any]:
     from vllm_adapter.discovery.adapter import probe_command
 
     return {

@@ -12,7 +12,7 @@ import torch
 
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.discovery.adapter import Adapter
-from vllm_adapter.discovery.kernels_only import beside, provider_of
+from vllm_adapter.discovery.kernels_only import additional_providers, provider_of
 from vllm_adapter.discovery.library_devices import library_file
 from vllm_adapter.discovery.probe.library import open_library
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord
@@ -22,7 +22,7 @@ from vllm_adapter.engine.ops.library import refuse_foreign
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.registries import on_reset
 from vllm_adapter.engine.runtime import FrameworkRuntime, RuntimeAdapter
-from vllm_adapter.engine.runtime.c_library import ClibRuntime
+from vllm_adapter.engine.runtime.c_library import CLibraryRuntime
 from vllm_adapter.engine.runtime.device_from_clib import enable
 from vllm_adapter.errors import AdapterError, DeviceRefused, LibraryError, NoSuchDevice
 from vllm_adapter.settings import Settings
@@ -74,13 +74,13 @@ def open_record(record: AdapterRecord, index: int, settings: Settings) -> OpenDe
             hint="`vllm-adapter list --probe` shows the devices of each adapter",
         )
     # Not a torch.device yet: torch learns the name of a C library's device when that is opened.
-    _heed(settings, found.torch.partition(":")[0])
+    _check_settings(settings, found.torch.partition(":")[0])
     capability = adapter.capability(found, settings)
     runtime = _open_runtime(adapter, found, capability, settings)
     own = provider_of(adapter, capability)
-    others = beside(capability, found.torch.partition(":")[0], settings)
+    others = additional_providers(capability, found.torch.partition(":")[0], settings)
     for sentence in others.faults:
-        _say_once(sentence)
+        _warn_once(sentence)
     PROVIDERS.add(own, found.torch)
     for provider in others.providers:
         # Another adapter of this device may have another descriptor of theirs, or none.
@@ -89,13 +89,13 @@ def open_record(record: AdapterRecord, index: int, settings: Settings) -> OpenDe
     return OpenDevice(adapter, found, capability, runtime, torch.device(found.torch))
 
 
-def _say_once(sentence: str) -> None:
+def _warn_once(sentence: str) -> None:
     if sentence not in _said:
         _said.add(sentence)
         _log.warning("%s", sentence)
 
 
-def _heed(settings: Settings, torch_type: str) -> None:
+def _check_settings(settings: Settings, torch_type: str) -> None:
     """Refuses what the settings forbid, or ask for in vain."""
     if settings.require_device and settings.require_device != torch_type:
         raise DeviceRefused(
@@ -143,4 +143,4 @@ def _open_library(
     library = open_library(file)
     backend = enable(torch_type, library, settings)
     serve(adapter.record.name, library, backend.streams)
-    return ClibRuntime(library, torch_type, backend.streams)
+    return CLibraryRuntime(library, torch_type, backend.streams)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from vllm_adapter.hostfacts.vendor_files import Table, documents, once, sections
+from vllm_adapter.hostfacts.vendor_files import LazyMapping, documents, once, sections
 
 
 class PciFunction(Protocol):
@@ -30,7 +30,7 @@ class PciFunction(Protocol):
 F = TypeVar("F", bound=PciFunction)
 
 
-class Visible(NamedTuple):
+class VisibleDevicesRule(NamedTuple):
     """How a process is made to see some devices only.
 
     `read` are the variables that the vendor's stack reads, in that order; `set` those to be set,
@@ -105,7 +105,7 @@ class Vendor(NamedTuple):
     code: str | None = None
     code_floor: int = 0
     visible: str | None = None
-    limits: Visible = Visible()
+    limits: VisibleDevicesRule = VisibleDevicesRule()
     container_visible: str | None = None
     numbered: tuple[str, ...] = ()
     control: tuple[str, ...] = ()
@@ -162,11 +162,11 @@ def _vendor(raw: Mapping[str, Any]) -> Vendor:
     )
 
 
-def _visible(raw: Mapping[str, Any]) -> Visible:
+def _visible(raw: Mapping[str, Any]) -> VisibleDevicesRule:
     variable, order, notes = raw.get("variable"), raw.get("order"), raw.get("instances")
     first = ((order["variable"], order["value"]),) if order else ()
     own = ((variable, "{numbers}"),) if variable else ()
-    return Visible(
+    return VisibleDevicesRule(
         tuple(raw.get("read", (variable,) if variable else ())),
         (*first, *own, *raw.get("also", {}).items()),
         tuple(raw.get("unset", ())),
@@ -180,11 +180,11 @@ def _visible(raw: Mapping[str, Any]) -> Visible:
     )
 
 
-VENDORS: Final[Mapping[str, Vendor]] = Table(
+VENDORS: Final[Mapping[str, Vendor]] = LazyMapping(
     lambda: {raw["name"]: _vendor(raw) for raw in documents()}
 )
 """By the adapter's name, in the order of rank."""
-BY_PCI: Final[Mapping[str, Vendor]] = Table(
+BY_PCI: Final[Mapping[str, Vendor]] = LazyMapping(
     lambda: {row.pci: row for row in VENDORS.values() if row.pci}
 )
 """By the PCI vendor id."""
@@ -283,7 +283,7 @@ def node_globs() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*wide, *(path.replace("{n}", "[0-9]*") for path in rest))))
 
 
-def whose(program: str) -> frozenset[str]:
+def vendors_of_program(program: str) -> frozenset[str]:
     """The vendors that have a tool of this name."""
     return frozenset(
         name for name, every in sections("tools") for tool in every if tool["program"] == program

@@ -43,7 +43,7 @@ class _Key:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _MatchEntry:
     """One entry, held against the facts."""
 
     keys: tuple[_Key, ...]
@@ -89,7 +89,7 @@ def why_not(entries: Sequence[Mapping[str, Any]], host: HostFacts) -> str:
     return f"looked for {'; or for '.join(sought)}"
 
 
-def _held(entries: Sequence[Mapping[str, Any]], host: HostFacts) -> list[_Entry]:
+def _held(entries: Sequence[Mapping[str, Any]], host: HostFacts) -> list[_MatchEntry]:
     # a descriptor's entries come here unchecked, so that an entry may be no object at all
     try:
         read(
@@ -104,20 +104,20 @@ def _held(entries: Sequence[Mapping[str, Any]], host: HostFacts) -> list[_Entry]
     return [_hold(entry, host) for entry in entries]
 
 
-def _hold(entry: Mapping[str, Any], host: HostFacts) -> _Entry:
+def _hold(entry: Mapping[str, Any], host: HostFacts) -> _MatchEntry:
     pci = {key: _values(entry[key]) for key in _PCI_KEYS if key in entry}
     devices = tuple(d for d in host.pci if all(_on_device(k, v, d) for k, v in pci.items()))
-    told = _told_without_bus(pci, host)
-    keys = [told or _pci_key(pci, devices, host)] if pci else []
+    reported = _reported_without_pci(pci, host)
+    keys = [reported or _pci_key(pci, devices, host)] if pci else []
     for key in entry:
         if key not in pci:
-            if told and key == "device_node" and host.report and not host.nodes:
+            if reported and key == "device_node" and host.report and not host.nodes:
                 continue  # a tool that lists the device has opened its node
             keys.append(_TESTS[key](_values(entry[key]), host))
-    return _Entry(tuple(keys), devices if pci else ())
+    return _MatchEntry(tuple(keys), devices if pci else ())
 
 
-def _told_without_bus(pci: Mapping[str, tuple[str, ...]], host: HostFacts) -> _Key | None:
+def _reported_without_pci(pci: Mapping[str, tuple[str, ...]], host: HostFacts) -> _Key | None:
     """A vendor's own tool is evidence of its device where no list of PCI devices is known.
 
     A device id cannot be proved that way, so that an entry with one does not hold.
@@ -229,8 +229,10 @@ def _accelerator_key(
     what: str, values: tuple[str, ...], seen: Sequence[str], found: Sequence[str]
 ) -> _Key:
     evidence = tuple(f"an accelerator's {what} is {value}" for value in dict.fromkeys(found))
-    told = f"seen: {', '.join(dict.fromkeys(seen))}" if seen else f"no {what} was reported"
-    return _Key(bool(found), evidence, f"an accelerator of {what} {' or '.join(values)} ({told})")
+    reported = f"seen: {', '.join(dict.fromkeys(seen))}" if seen else f"no {what} was reported"
+    return _Key(
+        bool(found), evidence, f"an accelerator of {what} {' or '.join(values)} ({reported})"
+    )
 
 
 _TESTS: Final = {

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vllm_adapter.hostfacts.known_vendors import VENDORS
-from vllm_adapter.hostfacts.vendor_files import Table, sections
+from vllm_adapter.hostfacts.vendor_files import LazyMapping, sections
 
 
 def _read() -> dict[str, str]:
@@ -22,5 +22,5 @@ def _read() -> dict[str, str]:
     }
 
 
-ARCHS: Final[Mapping[str, str]] = Table(_read)
+ARCHS: Final[Mapping[str, str]] = LazyMapping(_read)
 """By "vendor:device", as in `PciDevice`."""

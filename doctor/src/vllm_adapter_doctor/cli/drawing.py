@@ -13,9 +13,9 @@ from vllm_adapter_doctor.cli.drawing_layout import (
     ISLANDS,
     MARGIN,
     PAD,
-    Layout,
+    DrawingLayout,
+    curve_height,
     lay_out,
-    rise,
 )
 from vllm_adapter_doctor.cli.svg import Canvas
 from vllm_adapter_doctor.topology.link_kind import LinkKind
@@ -48,7 +48,7 @@ def draw(topology: Topology) -> str:
     return canvas.document(layout.width, y + 24, title)
 
 
-def _groups(canvas: Canvas, topology: Topology, layout: Layout) -> None:
+def _groups(canvas: Canvas, topology: Topology, layout: DrawingLayout) -> None:
     weak = {one.devices[0] for one in topology.problems if len(one.devices) == 1}
     mixed = len({device.name for device in topology.devices}) > 1
     for group in layout.groups:
@@ -83,7 +83,7 @@ def _place(island: Island) -> str:
     return "same CPUs, node not known" if island.by == "cpus" else "NUMA node not known"
 
 
-def _lines(canvas: Canvas, topology: Topology, layout: Layout) -> None:
+def _lines(canvas: Canvas, topology: Topology, layout: DrawingLayout) -> None:
     bad = {frozenset(problem.devices) for problem in topology.problems}
     most = max((pair.link.lanes or 0 for pair in layout.lines), default=0)
     rows = {label: group.row for group in layout.groups for label in group.labels}
@@ -99,7 +99,7 @@ def _lines(canvas: Canvas, topology: Topology, layout: Layout) -> None:
         )
         x1, x2 = x1 + BOX[0] / 2, x2 + BOX[0] / 2
         if rows[pair.first] == rows[pair.second]:
-            up = rise(orders[rows[pair.first]], pair)
+            up = curve_height(orders[rows[pair.first]], pair)
             canvas.curve((x1, y1), (x2, y2), (-up, -up), kind)
             spot = ((x1 + x2) / 2, y1 - 0.75 * up + 4)
         else:
@@ -138,7 +138,7 @@ def _frame_title(domain: Domain) -> str:
     return f"{domain.fabric}: {what.removeprefix('every pair ')}, all to all"
 
 
-def _sentences(topology: Topology, layout: Layout) -> list[str]:
+def _sentences(topology: Topology, layout: DrawingLayout) -> list[str]:
     """What stands under the picture: what its lines do not say."""
     framed = {domain.devices for domain, *_ in layout.frames()}
     found = [f"! {problem.sentence}" for problem in topology.problems[:_SENTENCES]]

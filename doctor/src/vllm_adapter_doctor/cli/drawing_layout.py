@@ -47,7 +47,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Layout:
+class DrawingLayout:
     """`lines` are drawn, in the order of the pairs; `places` are upper left corners of boxes."""
 
     groups: list[Group]
@@ -66,7 +66,7 @@ class Layout:
             yield domain, x - PAD, y, right - x + 2 * PAD, bottom - y + FRAME_FOOT
 
 
-def lay_out(topology: Topology, top: float) -> Layout:
+def lay_out(topology: Topology, top: float) -> DrawingLayout:
     """Places for all; above each row there is room for its curves."""
     framed = _framed(topology)
     groups = [
@@ -80,7 +80,7 @@ def lay_out(topology: Topology, top: float) -> Layout:
     before: Domain | None = None
     for number, row in enumerate(_rows(groups)):
         order = [label for group in row for label in group.labels]
-        rises = [rise(order, p) for p in lines if p.first in order and p.second in order]
+        rises = [curve_height(order, p) for p in lines if p.first in order and p.second in order]
         above = max(0.0, 0.75 * max(rises, default=0.0) - TOP + 8)
         y += above
         y += FRAME_HEAD if row[0].frame != before and row[0].frame else 0
@@ -92,10 +92,12 @@ def lay_out(topology: Topology, top: float) -> Layout:
             x += group.width + 22
         y += HEIGHT + 36
     width = max(group.x + group.width for group in groups) + MARGIN
-    return Layout(groups, lines, places, max(width, 560.0), y - 36 + (FRAME_FOOT if framed else 0))
+    return DrawingLayout(
+        groups, lines, places, max(width, 560.0), y - 36 + (FRAME_FOOT if framed else 0)
+    )
 
 
-def rise(order: Sequence[str], pair: Pair) -> float:
+def curve_height(order: Sequence[str], pair: Pair) -> float:
     """How high the handles of a curve between two devices of one row are."""
     return 34 + 22.0 * abs(order.index(pair.first) - order.index(pair.second))
 

@@ -45,7 +45,7 @@ def live_facts() -> HostFacts:
     if not sys.stderr.isatty():
         return collect_all(node_globs=globs)
     try:
-        return collect_all(node_globs=globs, told=_tell)
+        return collect_all(node_globs=globs, on_progress=_tell)
     finally:
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()

@@ -16,8 +16,8 @@ from vllm_adapter.errors import InputError
 
 if TYPE_CHECKING:
     from vllm_adapter.broker.server import Launch
-    from vllm_adapter_doctor.live.health import Reading
-    from vllm_adapter_doctor.serving.before_start import Ready
+    from vllm_adapter_doctor.live.health import HealthReading
+    from vllm_adapter_doctor.serving.before_start import PreparedDevices
 
 POLICIES: Final = ("warn", "wait", "other", "fail")
 _SIZES: Final = {
@@ -73,13 +73,13 @@ def _seconds(text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class HealthPlan:
     """What is watched, and the launch with what must be set or unset for other devices."""
 
     launch: Launch
     unset: tuple[str, ...] = ()
     adapter: str = ""
-    ready: Ready | None = None
+    ready: PreparedDevices | None = None
 
     @property
     def environ(self) -> dict[str, str]:
@@ -109,7 +109,7 @@ def devices_used(flags: Sequence[str]) -> int | None:
     return math.prod(sizes.values())
 
 
-def prepare(args: argparse.Namespace, launch: Launch, adapter: str | None) -> Plan:
+def prepare(args: argparse.Namespace, launch: Launch, adapter: str | None) -> HealthPlan:
     """Looks at the devices that the server will open, under the policy.
 
     Raises:
@@ -125,21 +125,21 @@ def prepare(args: argparse.Namespace, launch: Launch, adapter: str | None) -> Pl
                 f"{f'those of {adapter} cannot' if adapter else 'no adapter is used'}",
                 hint="leave --on-unhealthy out",
             )
-        return Plan(launch)
+        return HealthPlan(launch)
     from vllm_adapter_doctor.serving.before_start import Policy, start_here
 
     start = start_here(adapter, devices_used(args.flags), say)
     ready = start.prepare(Policy(args.on_unhealthy), args.wait_limit)
     if ready.environment is None:
-        return Plan(launch, adapter=adapter, ready=ready)
+        return HealthPlan(launch, adapter=adapter, ready=ready)
     for note in ready.environment.notes:
         say(note)
     more: Mapping[str, str] = dict(ready.environment.variables)
     changed = replace(launch, environment={**launch.environment, **more})
-    return Plan(changed, ready.environment.unset, adapter, ready)
+    return HealthPlan(changed, ready.environment.unset, adapter, ready)
 
 
-def start(plan: Plan, watch_s: float) -> int:
+def start(plan: HealthPlan, watch_s: float) -> int:
     """Becomes the server, or where there are devices to watch runs it and watches them.
 
     Raises:
@@ -151,21 +151,21 @@ def start(plan: Plan, watch_s: float) -> int:
         os.execvpe(argv[0], argv, environ)
     from vllm_adapter_doctor.live.health import read_health
     from vllm_adapter_doctor.serving.health import family
-    from vllm_adapter_doctor.serving.supervised import Supervised
-    from vllm_adapter_doctor.serving.watch import Watch, Watcher
+    from vllm_adapter_doctor.serving.monitor import HealthMonitor, Watcher
+    from vllm_adapter_doctor.serving.supervised import SupervisedServer
 
-    server = Supervised(argv, environ)
+    server = SupervisedServer(argv, environ)
 
     def ends(sentence: str) -> None:
         say(f"{sentence}: the server is ended")
         server.end(sentence)
 
-    def read() -> Reading:
+    def read() -> HealthReading:
         return read_health(plan.adapter)
 
     server.start()
     used, unread = plan.ready.used, plan.ready.unread
-    watch = Watch(used, own=lambda: family(server.pid), unread=unread)
+    watch = HealthMonitor(used, own=lambda: family(server.pid), unread=unread)
     watcher = Watcher(watch, read, say=say, lost=ends, interval_s=watch_s)
     watcher.start()
     code = server.wait()

@@ -124,13 +124,13 @@ def _section(title: str, lines: tuple[str, ...] | list[str]) -> None:
 
 
 def _groups(topology: Topology) -> list[str]:
-    from vllm_adapter_doctor.topology.groups import braced
+    from vllm_adapter_doctor.topology.groups import short_groups
 
     found: dict[str, list[tuple[str, ...]]] = {}
     for island in topology.islands:
         words = f"NUMA node {island.node}" if island.by == "numa" else _LEVELS[island.by]
         found.setdefault(words, []).append(island.devices)
-    return [f"{words}: {braced(groups)}" for words, groups in found.items()]
+    return [f"{words}: {short_groups(groups)}" for words, groups in found.items()]
 
 
 def _cards(nics: tuple[Nic, ...]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from vllm_adapter.errors import InputError
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.known_vendors import VENDORS
-from vllm_adapter_doctor.containers.recipes import RECIPES, Item, Recipe
+from vllm_adapter_doctor.containers.recipes import RECIPES, Recipe, RecipeItem
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.visible import environment_for
 
@@ -45,7 +45,7 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class DeviceRequest:
     """What is asked for: these devices (none is the CPU) of the vendor's `siblings` on the box."""
 
     vendor: str
@@ -82,7 +82,7 @@ class Order:
             return False
         return all(pattern.search(device.name or "") for device in self.devices)
 
-    def holds(self, item: Item) -> bool:
+    def holds(self, item: RecipeItem) -> bool:
         """Whether an item's condition is met."""
         meets = {
             "": True,
@@ -94,7 +94,7 @@ class Order:
         return meets[item.when]
 
 
-def run_flags(order: Order, engine: str) -> tuple[Flag, ...]:
+def run_flags(order: DeviceRequest, engine: str) -> tuple[Flag, ...]:
     """The flags of `docker run` or `podman run`, in the recipe's order.
 
     Raises:
@@ -115,13 +115,13 @@ def run_flags(order: Order, engine: str) -> tuple[Flag, ...]:
     return tuple({flag.text: flag for flag in reversed(flags)}.values())[::-1]
 
 
-def command(order: Order, engine: str, image: str, flags: Sequence[Flag]) -> str:
+def command(order: DeviceRequest, engine: str, image: str, flags: Sequence[Flag]) -> str:
     """The whole command, one flag a line, safe to paste into a POSIX shell."""
     lines = [f"{engine} run --rm -it", *(flag.text for flag in flags), shlex.quote(image)]
     return " \\\n  ".join(lines)
 
 
-def notes(order: Order, engine: str) -> tuple[str, ...]:
+def notes(order: DeviceRequest, engine: str) -> tuple[str, ...]:
     """What should be known beside the flags."""
     found = [NOT_RUN, *order.recipe.notes]
     if order.recipe.wsl and order.wsl:
@@ -140,7 +140,7 @@ def notes(order: Order, engine: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _flags(item: Item, order: Order, engine: str) -> Iterator[Flag]:
+def _flags(item: RecipeItem, order: DeviceRequest, engine: str) -> Iterator[Flag]:
     values = [item.value]
     if "{n}" in item.value:
         numbers = [d.index if d.node_number is None else d.node_number for d in order.devices]
@@ -151,7 +151,7 @@ def _flags(item: Item, order: Order, engine: str) -> Iterator[Flag]:
         yield from _flag(item, value, order, engine)
 
 
-def _flag(item: Item, value: str, order: Order, engine: str) -> Iterator[Flag]:
+def _flag(item: RecipeItem, value: str, order: DeviceRequest, engine: str) -> Iterator[Flag]:
     if item.kind == "gpus":
         yield from _gpus(item, value, order, engine)
     elif item.kind == "group":
@@ -171,7 +171,7 @@ def _flag(item: Item, value: str, order: Order, engine: str) -> Iterator[Flag]:
         yield Flag(forms[item.kind], item.why, item.source)
 
 
-def _gpus(item: Item, value: str, order: Order, engine: str) -> Iterator[Flag]:
+def _gpus(item: RecipeItem, value: str, order: DeviceRequest, engine: str) -> Iterator[Flag]:
     whole = value == "all" or order.wsl
     if engine == "podman":
         why = "CDI: the toolkit's description of the device"
@@ -192,7 +192,7 @@ def _gpus(item: Item, value: str, order: Order, engine: str) -> Iterator[Flag]:
         yield Flag(("--gpus", "all" if whole else f'"device={value}"'), item.why, item.source)
 
 
-def _group(item: Item, path: str, order: Order) -> Iterator[Flag]:
+def _group(item: RecipeItem, path: str, order: DeviceRequest) -> Iterator[Flag]:
     """The group by number where the facts show one; else the shell asks the host for it."""
     head = path.rstrip("0123456789")
     nodes = [n for n in order.facts.nodes if n.path.rstrip("0123456789") == head]
@@ -207,7 +207,7 @@ def _group(item: Item, path: str, order: Order) -> Iterator[Flag]:
         yield Flag(("--group-add",), why, item.source, ask)
 
 
-def _indices(order: Order) -> str:
+def _indices(order: DeviceRequest) -> str:
     """What the vendor's runtime takes: "all", or the tool's own numbers; a MIG UUID."""
     if order.whole and not any(device.partition for device in order.devices):
         return "all"

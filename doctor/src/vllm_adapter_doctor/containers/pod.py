@@ -11,7 +11,7 @@ import re
 from typing import Any, Final
 
 from vllm_adapter.errors import InputError
-from vllm_adapter_doctor.containers.flags import Flag, Order
+from vllm_adapter_doctor.containers.flags import DeviceRequest, Flag
 from vllm_adapter_doctor.containers.recipes import Resource
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.visible import environment_for
@@ -20,7 +20,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z/][\w./-]*")
 _WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 
-def pod(order: Order, image: str) -> tuple[dict[str, Any], tuple[Flag, ...]]:
+def pod(order: DeviceRequest, image: str) -> tuple[dict[str, Any], tuple[Flag, ...]]:
     """The pod's fragment, and the reason of each part.
 
     Raises:
@@ -69,7 +69,7 @@ def pod(order: Order, image: str) -> tuple[dict[str, Any], tuple[Flag, ...]]:
     return {"spec": spec}, tuple(reasons)
 
 
-def pod_notes(order: Order) -> tuple[str, ...]:
+def pod_notes(order: DeviceRequest) -> tuple[str, ...]:
     """What the fragment leaves to the cluster."""
     found = []
     if order.devices:
@@ -86,7 +86,7 @@ def pod_notes(order: Order) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _resource(order: Order) -> tuple[str, str, str]:
+def _resource(order: DeviceRequest) -> tuple[str, str, str]:
     """The plug-in's key, where that is from, and why."""
     device = order.devices[0]
     found = next((one for one in order.recipe.resources if _holds(one, device)), None)
@@ -101,15 +101,15 @@ def _resource(order: Order) -> tuple[str, str, str]:
 
 
 def _holds(one: Resource, device: Device) -> bool:
-    told = f"{device.arch} {device.name}".lower()
+    reported = f"{device.arch} {device.name}".lower()
     return (
         (not one.partition or bool(device.partition))
         and (not one.driver or one.driver == device.driver)
-        and one.words in told
+        and one.words in reported
     )
 
 
-def _groups(order: Order) -> list[int]:
+def _groups(order: DeviceRequest) -> list[int]:
     """Group numbers of the nodes that the recipe names, root's left out."""
     wanted = {
         item.value.rstrip("0123456789") for item in order.recipe.items if item.kind == "group"

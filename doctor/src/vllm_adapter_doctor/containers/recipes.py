@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vllm_adapter.hostfacts.vendor_files import Table, sections
+from vllm_adapter.hostfacts.vendor_files import LazyMapping, sections
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class RecipeItem:
     """One thing to pass in.
 
     `kind`: "device" (a node), "mount" (a path, read-only), "env" (NAME=VALUE), "group" (of a
@@ -59,7 +59,7 @@ class Recipe:
     names `module` fits are a module's own GPU, which the usual way does not reach.
     """
 
-    items: tuple[Item, ...]
+    items: tuple[RecipeItem, ...]
     resources: tuple[Resource, ...] = ()
     whole: bool = False
     cards: bool = False
@@ -69,7 +69,7 @@ class Recipe:
 
 
 _SHARED: Final = (
-    Item(
+    RecipeItem(
         "ipc",
         "host",
         "processes of one model exchange tensors through shared memory",
@@ -77,7 +77,7 @@ _SHARED: Final = (
         "several",
         pod=False,
     ),
-    Item(
+    RecipeItem(
         "shm",
         "4g",
         "torch passes tensors between processes through /dev/shm, which is 64 MiB by default",
@@ -85,7 +85,7 @@ _SHARED: Final = (
         "one",
         pod=False,
     ),
-    Item(
+    RecipeItem(
         "memlock",
         "-1",
         "pinned host memory and RDMA registrations count against this limit",
@@ -96,22 +96,22 @@ _SHARED: Final = (
 )
 _CPU: Final = Recipe(
     (
-        Item(
+        RecipeItem(
             "shm",
             "4g",
             "processes exchange tensors through /dev/shm, which is 64 MiB by default",
             "vLLM docs",
             pod=False,
         ),
-        Item("cap", "SYS_NICE", "binding memory to NUMA nodes", "vLLM docs"),
+        RecipeItem("cap", "SYS_NICE", "binding memory to NUMA nodes", "vLLM docs"),
     ),
 )
 """The CPU is no vendor's device."""
 
 
-def _items(raw: list[dict[str, Any]]) -> Iterator[Item]:
+def _items(raw: list[dict[str, Any]]) -> Iterator[RecipeItem]:
     for one in raw:
-        yield from _SHARED if one["kind"] == "shared" else (Item(**one),)
+        yield from _SHARED if one["kind"] == "shared" else (RecipeItem(**one),)
 
 
 def _recipe(raw: Mapping[str, Any]) -> Recipe:
@@ -126,7 +126,7 @@ def _recipe(raw: Mapping[str, Any]) -> Recipe:
     )
 
 
-RECIPES: Final[Mapping[str, Recipe]] = Table(
+RECIPES: Final[Mapping[str, Recipe]] = LazyMapping(
     lambda: {name: _recipe(raw) for name, raw in sections("container")} | {"cpu": _CPU}
 )
 """By the adapter's name."""

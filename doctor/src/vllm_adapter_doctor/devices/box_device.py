@@ -41,7 +41,7 @@ class Device:
     nodes: tuple[DeviceNode, ...] = ()
     node_number: int | None = None
     visible: bool | None = None
-    told: Accelerator | None = None
+    reported: Accelerator | None = None
     evidence: tuple[str, ...] = ()
 
     @property
@@ -66,7 +66,7 @@ class Device:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
-        health = self.told.health if self.told else None
+        health = self.reported.health if self.reported else None
         return {
             "id": self.id,
             "vendor": self.vendor_name,

@@ -7,7 +7,7 @@ from typing import Final
 
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.known_vendors import VENDORS
-from vllm_adapter_doctor.devices.verdict import Outcome, Verdict
+from vllm_adapter_doctor.devices.verdict import DeviceVerdict, Outcome
 from vllm_adapter_doctor.vendor_data.driver_tables import (
     capability_number,
     rocm_targets,
@@ -20,14 +20,14 @@ NO_CODE: Final = "VA1203"
 OLD_DEVICE: Final = "VA1108"
 
 
-def code_verdicts(arch: str | None, host: HostFacts, vendor: str = "") -> Iterator[Verdict]:
+def code_verdicts(arch: str | None, host: HostFacts, vendor: str = "") -> Iterator[DeviceVerdict]:
     """What the build means for an arch; nothing where its list or the arch is not known."""
     arch = (arch or "").partition(":")[0]
     if not arch:
         return
     row, number = VENDORS.get(vendor), capability_number(arch)
     if row is not None and number is not None and number < row.code_floor:
-        yield Verdict(
+        yield DeviceVerdict(
             Outcome.REFUSE,
             "build",
             OLD_DEVICE,
@@ -43,7 +43,7 @@ def code_verdicts(arch: str | None, host: HostFacts, vendor: str = "") -> Iterat
     if torch is None or serves(built, arch) is not False:
         targets = rocm_targets(torch.hip) if torch and torch.hip else None
         if targets is not None and arch.startswith("gfx") and arch not in targets:
-            yield Verdict(
+            yield DeviceVerdict(
                 Outcome.NOTE,
                 "build",
                 "",
@@ -54,7 +54,7 @@ def code_verdicts(arch: str | None, host: HostFacts, vendor: str = "") -> Iterat
                 "/identity/arch",
             )
         return
-    yield Verdict(
+    yield DeviceVerdict(
         Outcome.REFUSE if sure else Outcome.NOTE,
         "build",
         NO_CODE,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 
-class Named(Protocol):
+class NamedDevice(Protocol):
     """A device as far as its code can be known from it."""
 
     @property
@@ -51,31 +51,31 @@ _PRODUCTS: Final = {
 """Of each vendor whose tools may name the product alone."""
 
 
-def capability(device: Named) -> str | None:
+def capability(device: NamedDevice) -> str | None:
     """ "8.6" and the like: as a tool told it, else by the product's name; None where unknown."""
     products = _PRODUCTS.get(device.vendor)
     if products is None:
         return None
-    told = re.fullmatch(r"sm_(\d+)(\d)[af]?", device.arch or "")
-    if told:
-        return f"{told[1]}.{told[2]}"
+    reported = re.fullmatch(r"sm_(\d+)(\d)[af]?", device.arch or "")
+    if reported:
+        return f"{reported[1]}.{reported[2]}"
     name = device.name or ""
     return next((number for names, number in products if re.search(names, name)), None)
 
 
-def arch(device: Named) -> str | None:
+def arch(device: NamedDevice) -> str | None:
     """ "sm_86" or "gfx90a": the device's code, where it is known."""
     number = capability(device)
     return f"sm_{number.replace('.', '')}" if number else device.arch
 
 
-def below(device: Named, level: float) -> bool:
+def below(device: NamedDevice, level: float) -> bool:
     """Whether the compute capability is known, and lower."""
     number = capability(device)
     return number is not None and float(number) < level
 
 
-def described(devices: Iterable[Named]) -> str:
+def described(devices: Iterable[NamedDevice]) -> str:
     """The first device that anything is known of, with its code: "NVIDIA A10 (sm_86)"."""
     known = next((one for one in devices if one.name or one.arch), None)
     if known is None:

@@ -16,7 +16,7 @@ from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.facts import Driver, HostFacts, TorchBuild
 from vllm_adapter_doctor.devices.build_rules import code_verdicts
 from vllm_adapter_doctor.devices.dtype_rules import dtype_verdicts
-from vllm_adapter_doctor.devices.verdict import Outcome, Verdict
+from vllm_adapter_doctor.devices.verdict import DeviceVerdict, Outcome
 from vllm_adapter_doctor.vendor_data.driver_tables import (
     DRIVER_FLOORS,
     cuda_of_driver,
@@ -39,7 +39,7 @@ _MODULE_FILE: Final = "/sys/module/"
 
 def negotiate(
     capability: Capability, host: HostFacts, wanted: Iterable[str] = ()
-) -> tuple[Verdict, ...]:
+) -> tuple[DeviceVerdict, ...]:
     """What a descriptor says of a host: its driver, its torch build, and the wanted dtypes.
 
     The order is from what stops everything to what is lost; a caller that finds a refusal need not
@@ -54,7 +54,7 @@ def negotiate(
 
 def driver_verdicts(
     vendor: str, host: HostFacts, capability: Capability | None = None
-) -> tuple[Verdict, ...]:
+) -> tuple[DeviceVerdict, ...]:
     """What a vendor's driver means for a device of it: of its descriptor if there is one."""
     found = list(_floor(vendor, host))
     if capability is not None and "component" in capability.driver:
@@ -76,14 +76,14 @@ def driver_of(host: HostFacts, component: str | None) -> Driver | None:
     return (host.driver(windows) if windows else None) or host.driver(component)
 
 
-def _floor(vendor: str, host: HostFacts) -> Iterator[Verdict]:
+def _floor(vendor: str, host: HostFacts) -> Iterator[DeviceVerdict]:
     """A driver that starts none of the runtimes that torch is built with."""
     floor = DRIVER_FLOORS.get(vendor)
     driver = driver_of(host, floor.component) if floor else None
     oldest = oldest_driver(vendor)
     if floor is None or driver is None or oldest is None or not is_older(driver, oldest):
         return
-    yield Verdict(
+    yield DeviceVerdict(
         Outcome.REFUSE,
         "driver",
         BELOW_FLOOR,
@@ -100,7 +100,7 @@ def _seen(driver: Driver) -> tuple[Evidence, ...]:
     return (Evidence(f"driver {driver.version}", driver.source),)
 
 
-def _by_descriptor(capability: Capability, host: HostFacts) -> Iterator[Verdict]:
+def _by_descriptor(capability: Capability, host: HostFacts) -> Iterator[DeviceVerdict]:
     """Whether a process starts at all with this driver."""
     rules = capability.driver
     component = rules.get("component")
@@ -110,7 +110,7 @@ def _by_descriptor(capability: Capability, host: HostFacts) -> Iterator[Verdict]
     if driver is None or parse_version(driver.version) is None:
         in_tree = component in without_version()
         why = ": a module of the kernel's own tree has none" if in_tree else ""
-        yield Verdict(
+        yield DeviceVerdict(
             Outcome.UNKNOWN,
             "driver",
             "",
@@ -119,7 +119,7 @@ def _by_descriptor(capability: Capability, host: HostFacts) -> Iterator[Verdict]
         return
     for i, blocked in enumerate(rules.get("blocked", ())):
         if begins_with(driver.version, blocked):
-            yield Verdict(
+            yield DeviceVerdict(
                 Outcome.REFUSE,
                 "driver",
                 TOO_OLD,
@@ -131,7 +131,7 @@ def _by_descriptor(capability: Capability, host: HostFacts) -> Iterator[Verdict]
             )
     minimum = rules.get("minimum")
     if minimum is not None and is_older(driver, minimum):
-        yield Verdict(
+        yield DeviceVerdict(
             Outcome.REFUSE,
             "driver",
             TOO_OLD,
@@ -162,7 +162,7 @@ class _Build:
 
 def _builds(
     rows: Sequence[Mapping[str, Any]], host: HostFacts, driver: Driver, *, described: bool
-) -> Iterator[Verdict]:
+) -> Iterator[DeviceVerdict]:
     build = _build(rows, host.torch, described=described)
     if build is None:
         return
@@ -173,7 +173,7 @@ def _builds(
     if "tested" in build.row:
         yield _tested(build.row["tested"], driver, build)
         return
-    yield Verdict(
+    yield DeviceVerdict(
         Outcome.OK,
         "driver",
         "",
@@ -184,7 +184,7 @@ def _builds(
     )
     full = full_driver(build.version, build.kind)
     if full is not None and is_older(driver, full) and not _serves_in_full(driver, build):
-        yield Verdict(
+        yield DeviceVerdict(
             Outcome.NOTE,
             "ptx",
             MINOR_VERSION,
@@ -222,10 +222,10 @@ def _build(
 
 def _too_old(
     rows: Sequence[Mapping[str, Any]], host: HostFacts, driver: Driver, build: _Build, minimum: str
-) -> Verdict:
-    works = _works_all_the_same(host, driver, build)
+) -> DeviceVerdict:
+    works = _why_older_driver_works(host, driver, build)
     if works:
-        return Verdict(
+        return DeviceVerdict(
             Outcome.NOTE,
             "driver",
             "",
@@ -244,7 +244,7 @@ def _too_old(
     best = max(others, key=lambda text: parse_version(text) or (), default=None)
     kind = _RUNTIMES.get(build.kind, build.kind)
     other = f", or install a torch build for {kind} {best}" if best else ""
-    return Verdict(
+    return DeviceVerdict(
         Outcome.REFUSE,
         "driver",
         TOO_OLD,
@@ -258,7 +258,7 @@ def _too_old(
     )
 
 
-def _works_all_the_same(host: HostFacts, driver: Driver, build: _Build) -> str:
+def _why_older_driver_works(host: HostFacts, driver: Driver, build: _Build) -> str:
     """Why a driver below the minimum serves all the same; empty where nothing says so."""
     torch = host.torch
     if torch is not None and torch.available:
@@ -268,18 +268,22 @@ def _works_all_the_same(host: HostFacts, driver: Driver, build: _Build) -> str:
         )
     if torch is not None and torch.available is False:
         return ""
-    told, own = host.driver(build.kind), cuda_of_driver(driver.version, build.kind)
-    libcuda, asked = parse_version(told.version if told else None), parse_version(build.version)
-    if told is None or own is None or libcuda is None or asked is None:
+    reported, own = host.driver(build.kind), cuda_of_driver(driver.version, build.kind)
+    libcuda, asked = (
+        parse_version(reported.version if reported else None),
+        parse_version(build.version),
+    )
+    if reported is None or own is None or libcuda is None or asked is None:
         return ""
     if not older(parse_version(own) or (), libcuda) or older(libcuda, asked):
         return ""
     return (
-        f"a forward-compatibility package serves CUDA {told.version} on it: data-centre GPUs only"
+        f"a forward-compatibility package serves CUDA {reported.version} on it: "
+        "data-centre GPUs only"
     )
 
 
-def _tested(tested: Sequence[str], driver: Driver, build: _Build) -> Verdict:
+def _tested(tested: Sequence[str], driver: Driver, build: _Build) -> DeviceVerdict:
     listed = ", ".join(tested)
     outcome, reason = (
         Outcome.NOTE,
@@ -296,4 +300,4 @@ def _tested(tested: Sequence[str], driver: Driver, build: _Build) -> Verdict:
             Outcome.OK,
             f"the vendor lists the driver {driver.version} with {build.name}",
         )
-    return Verdict(outcome, "driver", "", reason, driver.version, listed, build.pointer)
+    return DeviceVerdict(outcome, "driver", "", reason, driver.version, listed, build.pointer)

@@ -7,16 +7,16 @@ from fractions import Fraction
 
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.hostfacts.facts import Driver
-from vllm_adapter_doctor.devices.verdict import BITS, Outcome, Verdict
+from vllm_adapter_doctor.devices.verdict import BITS, DeviceVerdict, Outcome
 from vllm_adapter_doctor.vendor_data.driver_tables import is_older
 from vllm_adapter_doctor.vendor_data.driver_versions import parse_version
 
 
 def dtype_verdicts(
     capability: Capability, driver: Driver | None, wanted: tuple[str, ...]
-) -> Iterator[Verdict]:
+) -> Iterator[DeviceVerdict]:
     """What of the wanted dtypes is lost to the arch, or else to the driver."""
-    told = driver if driver is not None and parse_version(driver.version) else None
+    reported = driver if driver is not None and parse_version(driver.version) else None
     for feature in wanted:
         to, pointer, why = _lost_to_arch(capability, feature)
         if to is not None:
@@ -26,8 +26,8 @@ def dtype_verdicts(
             if rule["feature"] != feature:
                 continue
             at = f"/driver/downgrades/{i}"
-            if told is None:
-                yield Verdict(
+            if reported is None:
+                yield DeviceVerdict(
                     Outcome.UNKNOWN,
                     feature,
                     "",
@@ -36,10 +36,13 @@ def dtype_verdicts(
                     rule["below"],
                     at,
                 )
-            elif is_older(told, rule["below"]):
-                why = f"the driver {told.version} is older than {rule['below']}: {rule['reason']}"
+            elif is_older(reported, rule["below"]):
+                why = (
+                    f"the driver {reported.version} is older than "
+                    f"{rule['below']}: {rule['reason']}"
+                )
                 yield _downgrade(
-                    feature, rule["to"], why, at, got=told.version, need=rule["below"]
+                    feature, rule["to"], why, at, got=reported.version, need=rule["below"]
                 )
 
 
@@ -70,12 +73,12 @@ def _downgrade(
     *,
     got: str | None = None,
     need: str | None = None,
-) -> Verdict:
+) -> DeviceVerdict:
     cost = ""
     if feature in BITS and to in BITS and BITS[feature] != BITS[to]:
         times = Fraction(BITS[to], BITS[feature])
         cost = f"; weights and KV cache kept in it take {float(times):g} times the bytes"
-    return Verdict(
+    return DeviceVerdict(
         Outcome.DOWNGRADE,
         feature,
         "",

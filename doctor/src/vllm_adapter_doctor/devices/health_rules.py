@@ -15,7 +15,7 @@ from typing import Any, Final
 from vllm_adapter.contract.codes import CODES, documents, folded
 from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.facts import Accelerator
-from vllm_adapter_doctor.devices.verdict import Outcome, Verdict
+from vllm_adapter_doctor.devices.verdict import DeviceVerdict, Outcome
 
 STATUS_CODE: Final = "VA1704"
 _ERRORS: Final = "health.device_errors"
@@ -25,7 +25,7 @@ _LESSER: Final = frozenset("warning warn minor degraded".split())
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ErrorKind:
     """A kind of error: its name in the file, the pattern of its sentences, and what it means."""
 
     name: str
@@ -36,7 +36,7 @@ class Kind:
     action: str
 
 
-def kinds() -> tuple[Kind, ...]:
+def kinds() -> tuple[ErrorKind, ...]:
     """The kinds of errors, the first that fits counts; as the file has them.
 
     Raises:
@@ -47,7 +47,7 @@ def kinds() -> tuple[Kind, ...]:
     )
     cases = {case["name"]: {**rule, **case} for case in rule["cases"]}
     return tuple(
-        Kind(
+        ErrorKind(
             name,
             re.compile(pattern),
             Outcome.REFUSE if cases[name].get("severity", "error") == "error" else Outcome.NOTE,
@@ -59,35 +59,37 @@ def kinds() -> tuple[Kind, ...]:
     )
 
 
-def health_verdicts(told: Accelerator | None, tool: str) -> Iterator[Verdict]:
+def health_verdicts(reported: Accelerator | None, tool: str) -> Iterator[DeviceVerdict]:
     """What is said against a device's health: refusals first. `tool` is its vendor's."""
-    if told is None:
+    if reported is None:
         return
-    status = status_verdict(told, tool)
+    status = status_verdict(reported, tool)
     found = [] if status is None else [status]
-    found += [one for error in told.health.errors if (one := _of_error(error, told)) is not None]
-    kept: dict[str, Verdict] = {}
+    found += [
+        one for error in reported.health.errors if (one := _of_error(error, reported)) is not None
+    ]
+    kept: dict[str, DeviceVerdict] = {}
     for one in sorted(found, key=lambda one: not one.stops):
         kept.setdefault(one.code if one.stops else one.reason, one)
     yield from kept.values()
 
 
-def is_broken(told: Accelerator) -> bool:
+def is_broken(reported: Accelerator) -> bool:
     """Whether an error says that the device cannot be used, whatever its tool calls its state."""
     known = kinds()
-    found = (kind_of(error, known) for error in told.health.errors)
+    found = (kind_of(error, known) for error in reported.health.errors)
     return any(one is not None and one.outcome is Outcome.REFUSE for one in found)
 
 
-def status_verdict(told: Accelerator, tool: str = "the vendor's tool") -> Verdict | None:
+def status_verdict(reported: Accelerator, tool: str = "the vendor's tool") -> DeviceVerdict | None:
     """What the tool's own word for a device's state means; None where it is a good one."""
-    health = told.health
+    health = reported.health
     word = (health.status or "").strip()
     if word.lower() in _GOOD | _UNTOLD:
         return None
     first = f": {health.errors[0]}" if health.errors else ""
     bad = word.lower() not in _LESSER
-    return Verdict(
+    return DeviceVerdict(
         Outcome.REFUSE if bad else Outcome.NOTE,
         "health",
         STATUS_CODE,
@@ -95,26 +97,26 @@ def status_verdict(told: Accelerator, tool: str = "the vendor's tool") -> Verdic
         word,
         "OK",
         next_step=f"look at the kernel log and `{tool}`; reset the device or reboot",
-        evidence=(Evidence(word, told.source),),
+        evidence=(Evidence(word, reported.source),),
     )
 
 
-def kind_of(error: str, known: Iterable[Kind]) -> Kind | None:
+def kind_of(error: str, known: Iterable[ErrorKind]) -> ErrorKind | None:
     """The kind of an error; None for one that is of none."""
     return next((one for one in known if one.pattern.search(error)), None)
 
 
-def _of_error(error: str, told: Accelerator) -> Verdict | None:
+def _of_error(error: str, reported: Accelerator) -> DeviceVerdict | None:
     kind = kind_of(error, kinds())
     if kind is None:
-        return Verdict(Outcome.NOTE, "health", "", error)
+        return DeviceVerdict(Outcome.NOTE, "health", "", error)
     bad = kind.outcome is Outcome.REFUSE
-    return Verdict(
+    return DeviceVerdict(
         kind.outcome,
         "health",
         kind.code,
         f"{kind.cause}: {error}" if bad else error,
         error,
         next_step=kind.action,
-        evidence=(Evidence(error, told.source),),
+        evidence=(Evidence(error, reported.source),),
     )

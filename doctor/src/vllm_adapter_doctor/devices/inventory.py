@@ -20,12 +20,12 @@ from vllm_adapter.hostfacts.known_vendors import (
     unified_pci,
     vendor_of,
 )
-from vllm_adapter.hostfacts.vendor_files import Table, sections
+from vllm_adapter.hostfacts.vendor_files import LazyMapping, sections
 from vllm_adapter_doctor.devices.box_device import Device, Inventory
 from vllm_adapter_doctor.devices.device_names import arch as product_arch
 from vllm_adapter_doctor.vendor_data.pci_products import two_stacks
 
-_INTEGRATED_NAMES: Mapping[str, re.Pattern[str]] = Table(
+_INTEGRATED_NAMES: Mapping[str, re.Pattern[str]] = LazyMapping(
     lambda: {vendor: re.compile(text) for vendor, text in sections("integrated", "names")}
 )
 _LISTS = ("lspci", "inxi")
@@ -35,22 +35,22 @@ _TORCH = ("torch", "sglang", "rocminfo", "sycl-ls")
 def inventory(facts: HostFacts) -> Inventory:
     """The devices that the facts tell of. Never raises; facts without a device give none."""
     notes: list[str] = []
-    told = [_true_vendor(one, facts.pci, notes) for one in facts.accelerators]
+    reported = [_true_vendor(one, facts.pci, notes) for one in facts.accelerators]
     by_bus = [(row, pci) for pci in facts.pci if (row := vendor_of(pci))]
     vendors = dict.fromkeys(
-        [one.vendor for one in told]
+        [one.vendor for one in reported]
         + [matrix.vendor for matrix in facts.links]
         + [row.adapter for row, _ in by_bus]
     )
     found: list[Device] = []
     for vendor in vendors:
-        accelerators = [one for one in told if one.vendor == vendor]
+        accelerators = [one for one in reported if one.vendor == vendor]
         functions = [pci for row, pci in by_bus if row.adapter == vendor]
         found += _of_vendor(vendor, accelerators, functions, facts, notes)
     found += _by_nodes(facts.nodes, vendors, notes)
     system = facts.memory.total_bytes
     split = {one.vendor for one in found if one.die}
-    archs = _archs(told)
+    archs = _archs(reported)
     completed = [
         _with_arch(_completed(one, facts.nodes, system, one.vendor in split), archs)
         for one in found
@@ -58,10 +58,10 @@ def inventory(facts: HostFacts) -> Inventory:
     return Inventory(tuple(completed), tuple(notes))
 
 
-def _archs(told: Iterable[Accelerator]) -> Mapping[tuple[str, str], str | None]:
+def _archs(reported: Iterable[Accelerator]) -> Mapping[tuple[str, str], str | None]:
     """The arch of each product of which one was told; None where two of a name have two."""
     found: dict[tuple[str, str], str | None] = {}
-    for one in told:
+    for one in reported:
         if one.name and one.arch:
             key = (one.vendor, one.name)
             found[key] = one.arch if found.get(key, one.arch) == one.arch else None
@@ -161,7 +161,7 @@ def _device(one: Accelerator) -> Device:
         numa_node=one.numa_nodes[0] if len(one.numa_nodes) == 1 else None,
         driver=one.driver,
         visible=True if torch else None,
-        told=one,
+        reported=one,
         evidence=(f"{one.source} lists it as number {one.index}",),
     )
 
@@ -212,7 +212,8 @@ def _joined(devices: list[Device], functions: list[PciDevice], notes: list[str])
             if len(places) != len(kind):
                 notes.append(
                     f"the bus has {len(places)} {VENDORS[kind[0].vendor].name} devices, "
-                    f"{kind[0].told.source if kind[0].told else 'a tool'} tells of {len(kind)} "
+                    f"{kind[0].reported.source if kind[0].reported else 'a tool'} lists "
+                    f"{len(kind)} "
                     "and not where they are: they cannot be joined"
                 )
         elif places and not kind:
@@ -284,9 +285,9 @@ def _with_torch(
     devices: list[Device], seen: list[Accelerator], facts: HostFacts, notes: list[str]
 ) -> list[Device]:
     """What torch told of the visible devices, where it is plain which these are."""
-    torch, told = facts.torch, len(seen)
+    torch, reported = facts.torch, len(seen)
     counted = (torch.visible_devices if torch else None) or 0
-    count = max(told, counted if _torch_serves(devices[0].vendor, facts) else 0)
+    count = max(reported, counted if _torch_serves(devices[0].vendor, facts) else 0)
     if not count:
         return devices
     discrete = [one for one in devices if not _integrated(one)] or devices
@@ -327,7 +328,7 @@ def _with_torch(
 
 def _numbered(devices: list[Device]) -> list[Device]:
     """Numbers that a program can use: the tool's own, if each device has one, else by place."""
-    known = [device.told and device.told.logical is not None for device in devices]
+    known = [device.reported and device.reported.logical is not None for device in devices]
     own = [d.index for d in devices]
     by_place = any(d.vendor in VENDORS and VENDORS[d.vendor].counted_by_place for d in devices)
     direct = not by_place and all(d.physical is not None or d.visible for d in devices)
@@ -398,10 +399,10 @@ def _shared_nodes(paths: set[str], vendors: Iterable[str]) -> Iterator[str]:
             for other in row.control
             if other != path and other in paths
         ]
-        whose = " or ".join(f"{row.name}'s" for row in rows)
+        owner = " or ".join(f"{row.name}'s" for row in rows)
         if own:
-            whose = f"{own[0][0].name}'s, for {own[0][1]} is there"
-        yield f"{path} exists, but nothing reports a device behind it: {whose}"
+            owner = f"{own[0][0].name}'s, for {own[0][1]} is there"
+        yield f"{path} exists, but nothing reports a device behind it: {owner}"
 
 
 def _completed(

@@ -18,26 +18,26 @@ from vllm_adapter.hostfacts.known_vendors import VENDORS, not_served
 from vllm_adapter.settings import Fallback, Settings
 from vllm_adapter_doctor.devices.box_device import Device, Inventory
 from vllm_adapter_doctor.devices.inventory import inventory
-from vllm_adapter_doctor.devices.recognition import Recognised, recognise
+from vllm_adapter_doctor.devices.recognition import RecognisedDevice, recognise
 from vllm_adapter_doctor.devices.rules import GIB, Context, verdicts, warnings
-from vllm_adapter_doctor.devices.verdict import Outcome, Verdict
+from vllm_adapter_doctor.devices.verdict import DeviceVerdict, Outcome
 from vllm_adapter_doctor.devices.visible import filtered_twice, limits_of
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class DeviceCandidate:
     """A device, and every verdict on it; usable where none stops it.
 
     `adapter` says whether an adapter for it is installed where this runs.
     """
 
     device: Device
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[DeviceVerdict, ...] = ()
     warnings: tuple[str, ...] = ()
     adapter: str = ""
 
     @property
-    def refusals(self) -> tuple[Verdict, ...]:
+    def refusals(self) -> tuple[DeviceVerdict, ...]:
         """The verdicts against it, the most fundamental first."""
         return tuple(one for one in self.verdicts if one.stops)
 
@@ -68,15 +68,15 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DeviceChoice:
     """What a process here would use. `sentence` says what was chosen and why.
 
     `cpu` is whether it is the CPU; with no device and `cpu` false nothing may be used. `notes`
     are sentences about the box as a whole.
     """
 
-    chosen: tuple[Candidate, ...]
-    rejected: tuple[Candidate, ...]
+    chosen: tuple[DeviceCandidate, ...]
+    rejected: tuple[DeviceCandidate, ...]
     cpu: bool
     policy: Fallback
     sentence: str
@@ -116,10 +116,10 @@ class DeviceManager:
     records: Sequence[AdapterRecord] = ()
     live: bool = False
     outside: bool = False
-    said: Mapping[str, Sequence[Verdict]] = field(default_factory=dict)
+    said: Mapping[str, Sequence[DeviceVerdict]] = field(default_factory=dict)
     inventory: Inventory = field(init=False)
-    _recognised: tuple[Recognised, ...] = field(init=False, repr=False)
-    _candidates: tuple[Candidate, ...] = field(init=False, repr=False)
+    _recognised: tuple[RecognisedDevice, ...] = field(init=False, repr=False)
+    _candidates: tuple[DeviceCandidate, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         found = inventory(self.facts)
@@ -129,15 +129,15 @@ class DeviceManager:
         object.__setattr__(self, "_recognised", self._recognise())
         object.__setattr__(self, "_candidates", self._judge())
 
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[DeviceCandidate, ...]:
         """Every device, with the verdicts on it."""
         return self._candidates
 
-    def recognised(self) -> tuple[Recognised, ...]:
+    def recognised(self) -> tuple[RecognisedDevice, ...]:
         """The devices of installed adapters with their descriptors."""
         return self._recognised
 
-    def _judge(self) -> tuple[Candidate, ...]:
+    def _judge(self) -> tuple[DeviceCandidate, ...]:
         records = {r.name: r for r in self.records if r.status is not Status.SHADOWED}
         context = Context(
             self.facts,
@@ -150,7 +150,7 @@ class DeviceManager:
             self.said,
         )
         return tuple(
-            Candidate(
+            DeviceCandidate(
                 device,
                 verdicts(device, context),
                 tuple(warnings(device, context)),
@@ -159,8 +159,8 @@ class DeviceManager:
             for device in self.inventory.devices
         )
 
-    def _recognise(self) -> tuple[Recognised, ...]:
-        found: list[Recognised] = []
+    def _recognise(self) -> tuple[RecognisedDevice, ...]:
+        found: list[RecognisedDevice] = []
         for record in self.records:
             manifest = record.manifest
             if manifest is None or not self.inventory.of(record.name):
@@ -171,8 +171,8 @@ class DeviceManager:
                 continue
         return tuple(found)
 
-    def choose(self) -> Choice:
-        """The choice under VA_FALLBACK; see `Choice`."""
+    def choose(self) -> DeviceChoice:
+        """The choice under VA_FALLBACK; see `DeviceChoice`."""
         candidates = self.candidates()
         notes = [*self.inventory.notes, *_order_notes(self.inventory)]
         notes += filtered_twice(self.inventory, self.facts)
@@ -183,7 +183,7 @@ class DeviceManager:
         rejected = [one for one in candidates if not one.usable]
         for group in groups:
             if group is not best:
-                rejected += [_left(one, best[0]) for one in group]
+                rejected += [_not_used(one, best[0]) for one in group]
         why = _why(best, groups)
         if best[0].device.partition and limits_of(best[0].device.vendor).instances:
             rejected += [_another_instance(one, best[0]) for one in best[1:]]
@@ -191,23 +191,25 @@ class DeviceManager:
         notes += _torch_notes(best, self.facts)
         order = {one.device.id: i for i, one in enumerate(candidates)}
         rejected.sort(key=lambda one: order[one.device.id])
-        return Choice(
+        return DeviceChoice(
             tuple(best),
             tuple(rejected),
             False,
             self.settings.fallback,
-            _said(best) + why,
+            _describe_choice(best) + why,
             tuple(notes),
         )
 
-    def _worth(self, group: list[Candidate]) -> tuple[int, int, int]:
+    def _worth(self, group: list[DeviceCandidate]) -> tuple[int, int, int]:
         """VA_ADAPTERS' order first; then memory, then the number of devices."""
         order, vendor = self.settings.adapters.order, group[0].device.vendor
         asked = -order.index(vendor) if vendor in order else -len(order)
         memory = sum(one.device.memory_total_bytes or 0 for one in group)
         return asked, memory, len(group)
 
-    def _without_device(self, candidates: tuple[Candidate, ...], notes: list[str]) -> Choice:
+    def _without_device(
+        self, candidates: tuple[DeviceCandidate, ...], notes: list[str]
+    ) -> DeviceChoice:
         adapters, policy = self.settings.adapters, self.settings.fallback
         named = "cpu" in adapters.order and adapters.order[0] == "cpu"
         emulated = {r.name for r in self.records if r.manifest and r.manifest.emulated}
@@ -216,13 +218,13 @@ class DeviceManager:
         denied = adapters.blocks("cpu")
         if named and not denied:
             said = "the CPU, which VA_ADAPTERS names first"
-            return Choice((), candidates, True, Fallback.ALLOW, said, tuple(notes))
+            return DeviceChoice((), candidates, True, Fallback.ALLOW, said, tuple(notes))
         if policy is Fallback.ERROR or denied:
             how = denied or "VA_FALLBACK=error refuses the CPU"
             said = f"nothing: {why}, and {how}"
-            return Choice((), candidates, False, policy, said, tuple(notes))
+            return DeviceChoice((), candidates, False, policy, said, tuple(notes))
         said = f"only the CPU: {why}"
-        return Choice((), candidates, True, policy, said, tuple(notes))
+        return DeviceChoice((), candidates, True, policy, said, tuple(notes))
 
 
 def _of_records(records: Sequence[AdapterRecord], found: Inventory) -> Iterable[Device]:
@@ -244,14 +246,14 @@ def _adapter_state(vendor: str, records: dict[str, AdapterRecord]) -> str:
     return not_served(vendor)
 
 
-def _groups(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
+def _groups(candidates: Iterable[DeviceCandidate]) -> list[list[DeviceCandidate]]:
     """Usable candidates of one vendor and kind each: one process can serve each group.
 
     What is not known of a device tells it from no other.
     """
-    groups: list[list[Candidate]] = []
+    groups: list[list[DeviceCandidate]] = []
     for one in candidates:
-        fitting = (g for g in groups if all(_alike(one.device, other.device) for other in g))
+        fitting = (g for g in groups if all(_same_kind(one.device, other.device) for other in g))
         group = next(fitting, None)
         if group is None:
             groups.append([one])
@@ -260,7 +262,7 @@ def _groups(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
     return groups
 
 
-def _alike(one: Device, other: Device) -> bool:
+def _same_kind(one: Device, other: Device) -> bool:
     pairs = (
         (one.name, other.name),
         (one.pci_id, other.pci_id),
@@ -271,7 +273,7 @@ def _alike(one: Device, other: Device) -> bool:
     return same and all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
 
 
-def _left(one: Candidate, best: Candidate) -> Candidate:
+def _not_used(one: DeviceCandidate, best: DeviceCandidate) -> DeviceCandidate:
     device, chosen = one.device, best.device
     if device.vendor != chosen.vendor:
         why = f"another vendor's than the chosen {chosen.title}: one process serves one vendor"
@@ -281,18 +283,18 @@ def _left(one: Candidate, best: Candidate) -> Candidate:
             "all can"
         )
     step = f"give it a role: --role main={chosen.id} --role light={device.id}"
-    verdict = Verdict(Outcome.BY_NAME, "kind", "", why, next_step=step)
+    verdict = DeviceVerdict(Outcome.BY_NAME, "kind", "", why, next_step=step)
     return replace(one, verdicts=(verdict, *one.verdicts))
 
 
-def _another_instance(one: Candidate, best: Candidate) -> Candidate:
+def _another_instance(one: DeviceCandidate, best: DeviceCandidate) -> DeviceCandidate:
     step = f"give it a role: --role main={best.device.id} --role light={one.device.id}"
     reason = "a CUDA process sees a single MIG instance"
-    verdict = Verdict(Outcome.BY_NAME, "MIG", "", reason, next_step=step)
+    verdict = DeviceVerdict(Outcome.BY_NAME, "MIG", "", reason, next_step=step)
     return replace(one, verdicts=(verdict, *one.verdicts))
 
 
-def _said(best: list[Candidate]) -> str:
+def _describe_choice(best: list[DeviceCandidate]) -> str:
     devices = [one.device for one in best]
     titles = dict.fromkeys(d.title for d in devices if d.name or d.pci_id)
     memory = next((d.memory_total_bytes for d in devices if d.memory_total_bytes), None)
@@ -304,7 +306,7 @@ def _said(best: list[Candidate]) -> str:
     return f"{len(best)} x {what}{size}{shared}{unsaid}"
 
 
-def _why(best: list[Candidate], groups: list[list[Candidate]]) -> str:
+def _why(best: list[DeviceCandidate], groups: list[list[DeviceCandidate]]) -> str:
     """Why this group of several."""
     if len(groups) < 2:
         return ""
@@ -315,7 +317,7 @@ def _why(best: list[Candidate], groups: list[list[Candidate]]) -> str:
     return ", the first of several kinds; nothing reports their memory, so name one with --role"
 
 
-def _torch_notes(chosen: Sequence[Candidate], facts: HostFacts) -> list[str]:
+def _torch_notes(chosen: Sequence[DeviceCandidate], facts: HostFacts) -> list[str]:
     """Where torch itself does not reach what was chosen."""
     torch = facts.torch
     row = VENDORS.get(chosen[0].device.vendor) if chosen else None
@@ -345,7 +347,7 @@ def _order_notes(found: Inventory) -> list[str]:
     return notes
 
 
-def _why_none(candidates: tuple[Candidate, ...], facts: HostFacts, live: bool) -> str:
+def _why_none(candidates: tuple[DeviceCandidate, ...], facts: HostFacts, live: bool) -> str:
     if candidates:
         ids = ", ".join(one.device.id for one in candidates)
         return f"no device can be used ({ids})"

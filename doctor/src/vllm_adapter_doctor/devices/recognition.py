@@ -22,7 +22,7 @@ _PCI: Final = ("pci_vendor", "pci_device", "pci_class")
 
 
 @dataclass(frozen=True, slots=True)
-class Recognised:
+class RecognisedDevice:
     """One device, and its descriptor with what is live; None if no descriptor is for it."""
 
     device: Device
@@ -35,7 +35,7 @@ def recognise(
     host: HostFacts,
     described: Sequence[Capability] | None = None,
     box: Inventory | None = None,
-) -> tuple[Recognised, ...]:
+) -> tuple[RecognisedDevice, ...]:
     """The devices of one adapter, in the order of the box's list.
 
     A device belongs to the adapter of who made the silicon, whatever face its tool has; its PCI
@@ -48,7 +48,9 @@ def recognise(
     found = []
     for device in (box or inventory(host)).of(manifest.name):
         function = next((one for one in host.pci if one.bdf == device.bdf), None)
-        if not _asked_for(manifest, function, told=device.told is not None or not host.pci):
+        if not _asked_for(
+            manifest, function, reported=device.reported is not None or not host.pci
+        ):
             continue
         seen = Accelerator(
             manifest.name, device.index, "inventory", name=device.name, arch=device.arch
@@ -57,22 +59,22 @@ def recognise(
         if device.integrated and not (capability and capability.memory.unified):
             continue
         arch = device.arch or (capability.identity.arch if capability else None)
-        found.append(Recognised(device, arch, capability and _live(capability, device)))
+        found.append(RecognisedDevice(device, arch, capability and _live(capability, device)))
     return tuple(found)
 
 
-def _asked_for(manifest: Manifest, function: PciDevice | None, *, told: bool) -> bool:
+def _asked_for(manifest: Manifest, function: PciDevice | None, *, reported: bool) -> bool:
     """Whether the PCI part of any entry holds, or a tool told; no PCI part asks for nothing."""
     entries = [{k: v for k, v in entry.items() if k in _PCI} for entry in manifest.match]
     if not all(entries):
         return True
     if function is None:
-        return told
+        return reported
     return match(entries, HostFacts(pci=(function,))) is not None
 
 
 def _live(capability: Capability, device: Device) -> Capability:
-    units = device.told.compute_units if device.told else None
+    units = device.reported.compute_units if device.reported else None
     live: dict[str, Any] = live_values(
         capability, units=units, memory_bytes=device.memory_total_bytes
     )

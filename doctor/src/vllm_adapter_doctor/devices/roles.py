@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm_adapter.errors import InputError
-from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager, torch_type_of
+from vllm_adapter_doctor.devices.manager import DeviceCandidate, DeviceManager, torch_type_of
 from vllm_adapter_doctor.devices.verdict import Outcome
 from vllm_adapter_doctor.devices.visible import Environment, environment_for
 
@@ -38,7 +38,7 @@ class Role:
 
     name: str
     adapter: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[DeviceCandidate, ...]
     environment: Environment
 
     @property
@@ -108,7 +108,9 @@ def assign(manager: DeviceManager, requests: Sequence[RoleRequest]) -> tuple[Rol
     return tuple(roles)
 
 
-def _role(request: RoleRequest, candidates: Sequence[Candidate], manager: DeviceManager) -> Role:
+def _role(
+    request: RoleRequest, candidates: Sequence[DeviceCandidate], manager: DeviceManager
+) -> Role:
     adapters = ("VA_ADAPTERS", request.adapter)
     if request.adapter == "cpu":
         return Role(request.name, "cpu", (), Environment((adapters,)))
@@ -128,7 +130,7 @@ def _role(request: RoleRequest, candidates: Sequence[Candidate], manager: Device
     return Role(request.name, vendor, chosen, Environment(variables, found.unset, found.notes))
 
 
-def _vendor(word: str, candidates: Sequence[Candidate]) -> str:
+def _vendor(word: str, candidates: Sequence[DeviceCandidate]) -> str:
     """The adapter's name; torch's own word for a device is taken where it fits one vendor here."""
     vendors = dict.fromkeys(one.device.vendor for one in candidates)
     if word in vendors:

@@ -21,7 +21,7 @@ from vllm_adapter_doctor.devices.box_device import Device, Inventory
 from vllm_adapter_doctor.devices.build_rules import code_verdicts
 from vllm_adapter_doctor.devices.driver_rules import driver_verdicts
 from vllm_adapter_doctor.devices.health_rules import health_verdicts
-from vllm_adapter_doctor.devices.verdict import Outcome, Verdict
+from vllm_adapter_doctor.devices.verdict import DeviceVerdict, Outcome
 from vllm_adapter_doctor.devices.visible import hidden_by
 
 GIB: Final = 1 << 30
@@ -45,7 +45,7 @@ class Context:
     live: bool = False
     outside: bool = False
     capabilities: Mapping[str, Capability] = field(default_factory=dict)
-    said: Mapping[str, Sequence[Verdict]] = field(default_factory=dict)
+    said: Mapping[str, Sequence[DeviceVerdict]] = field(default_factory=dict)
 
     @property
     def wsl(self) -> bool:
@@ -64,7 +64,7 @@ def on_wsl(facts: HostFacts) -> bool:
     return "microsoft-standard" in kernel or any(hint.startswith("wsl") for hint in hints)
 
 
-def verdicts(device: Device, context: Context) -> tuple[Verdict, ...]:
+def verdicts(device: Device, context: Context) -> tuple[DeviceVerdict, ...]:
     """Every verdict that says something, the most fundamental first; unknown and OK are left out.
 
     Of one reason told twice, the first counts; and what the doctor read is left out where the
@@ -73,12 +73,12 @@ def verdicts(device: Device, context: Context) -> tuple[Verdict, ...]:
     silent = set(_OF_THE_PLACE) if context.outside else set()
     if context.outside and context.live:
         silent |= {_build, _driver}  # the image has a torch of its own
-    found: dict[str, Verdict] = {}
+    found: dict[str, DeviceVerdict] = {}
     for rule in _RULES:
         if rule in silent:
             continue
         for one in rule(device, context):
-            twice = rule is _said and any(
+            twice = rule is _findings_of_report and any(
                 known.stops and one.code == known.code for known in found.values()
             )
             if one.outcome not in (Outcome.OK, Outcome.UNKNOWN) and not twice:
@@ -99,25 +99,25 @@ def warnings(device: Device, context: Context) -> list[str]:
         ]
     if device.system_memory:
         found.append("its memory is the system's own: what the CPU uses is missing there")
-    if device.told:
-        for process in device.told.processes:
+    if device.reported:
+        for process in device.reported.processes:
             size = f" {process.memory_bytes / GIB:.1f} GiB" if process.memory_bytes else " memory"
             who = f"process {process.pid}" if process.pid is not None else "a process"
             name = f" ({process.name})" if process.name else ""
             found.append(f"{who}{name} holds{size} of it")
-        said = health_verdicts(device.told, _tool(device))
+        said = health_verdicts(device.reported, _tool(device))
         found += [one.reason for one in said if not one.stops]
     return found
 
 
-def _denied(device: Device, context: Context) -> Iterator[Verdict]:
+def _denied(device: Device, context: Context) -> Iterator[DeviceVerdict]:
     why = context.settings.adapters.blocks(device.vendor)
     if why:
         step = f"set VA_ADAPTERS so that it admits {device.vendor}"
         yield _refuse("settings", why, step)
 
 
-def _emulated(device: Device, context: Context) -> Iterator[Verdict]:
+def _emulated(device: Device, context: Context) -> Iterator[DeviceVerdict]:
     if context.is_emulated(device) and device.vendor not in context.settings.adapters.allowed:
         yield _by_name(
             "emulated",
@@ -126,7 +126,7 @@ def _emulated(device: Device, context: Context) -> Iterator[Verdict]:
         )
 
 
-def _other_type(device: Device, context: Context) -> Iterator[Verdict]:
+def _other_type(device: Device, context: Context) -> Iterator[DeviceVerdict]:
     wanted, row = context.settings.require_device, VENDORS.get(device.vendor)
     if wanted and row is not None and row.torch_type not in (None, wanted):
         yield _refuse(
@@ -136,7 +136,7 @@ def _other_type(device: Device, context: Context) -> Iterator[Verdict]:
         )
 
 
-def _hidden(device: Device, context: Context) -> Iterator[Verdict]:
+def _hidden(device: Device, context: Context) -> Iterator[DeviceVerdict]:
     variable = hidden_by(device, context.inventory.of(device.vendor), context.facts)
     if variable is not None:
         yield _by_name(
@@ -151,12 +151,12 @@ def _tool(device: Device) -> str:
     return (row.tool if row else None) or "the vendor's tool"
 
 
-def _health(device: Device, context: Context) -> Iterator[Verdict]:
+def _health(device: Device, context: Context) -> Iterator[DeviceVerdict]:
     del context
-    yield from (one for one in health_verdicts(device.told, _tool(device)) if one.stops)
+    yield from (one for one in health_verdicts(device.reported, _tool(device)) if one.stops)
 
 
-def _integrated(device: Device, context: Context) -> Iterator[Verdict]:
+def _integrated(device: Device, context: Context) -> Iterator[DeviceVerdict]:
     if device.integrated:
         size = context.facts.memory.total_bytes
         of = f" ({size / GIB:.0f} GiB)" if size else ""
@@ -168,7 +168,7 @@ def _integrated(device: Device, context: Context) -> Iterator[Verdict]:
         )
 
 
-def _empty_mig(device: Device, context: Context) -> Iterator[Verdict]:
+def _empty_mig(device: Device, context: Context) -> Iterator[DeviceVerdict]:
     del context
     if device.partition == "MIG":  # an instance has its profile's name there
         yield _refuse(
@@ -183,17 +183,17 @@ def _capability(device: Device, context: Context) -> Capability | None:
     return context.capabilities.get(device.id)
 
 
-def _build(device: Device, context: Context) -> Iterator[Verdict]:
+def _build(device: Device, context: Context) -> Iterator[DeviceVerdict]:
     known = _capability(device, context)
     arch = device.arch or (known.identity.arch if known else None)
     yield from code_verdicts(arch, context.facts, device.vendor)
 
 
-def _driver(device: Device, context: Context) -> Iterator[Verdict]:
+def _driver(device: Device, context: Context) -> Iterator[DeviceVerdict]:
     yield from driver_verdicts(device.vendor, context.facts, _capability(device, context))
 
 
-def _said(device: Device, context: Context) -> Iterator[Verdict]:
+def _findings_of_report(device: Device, context: Context) -> Iterator[DeviceVerdict]:
     """What the doctor read in the text of a report."""
     for one in (*context.said.get(device.id, ()), *context.said.get(device.vendor, ())):
         here = one.subject in OF_THE_PLACE or (context.live and one.subject in _OF_TORCH)
@@ -201,7 +201,7 @@ def _said(device: Device, context: Context) -> Iterator[Verdict]:
             yield one
 
 
-def _no_node(device: Device, context: Context) -> Iterator[Verdict]:
+def _no_node(device: Device, context: Context) -> Iterator[DeviceVerdict]:
     """Only facts of a machine list all nodes: a report tells of some."""
     row, nodes = VENDORS.get(device.vendor), context.facts.nodes
     if row is None or context.wsl:
@@ -218,8 +218,8 @@ def _no_node(device: Device, context: Context) -> Iterator[Verdict]:
         if row.numbered and not device.nodes and not _reachable(device, context):
             missing.append(row.numbered[0].format(n="*"))
         some = _numbered_nodes(device, context) if row.own_numbers else []
-        told = any(one.physical is not None for one in context.inventory.of(device.vendor))
-        if some and not told and len(missing) == 1:
+        reported = any(one.physical is not None for one in context.inventory.of(device.vendor))
+        if some and not reported and len(missing) == 1:
             yield _refuse(
                 "nodes",
                 f"{len(some)} of the host's devices are passed through, and nothing says which",
@@ -235,10 +235,12 @@ def _no_node(device: Device, context: Context) -> Iterator[Verdict]:
                 "VA1401",
             )
             return
-    if row.own_numbers and all(map(_shut, numbered := _numbered_nodes(device, context))):
+    if row.own_numbers and all(
+        map(_is_inaccessible, numbered := _numbered_nodes(device, context))
+    ):
         own += numbered[:1]
-    shut = [node for node in own if _shut(node)]
-    if row.render and render and all(map(_shut, render)):
+    shut = [node for node in own if _is_inaccessible(node)]
+    if row.render and render and all(map(_is_inaccessible, render)):
         shut += render[:1]
     if shut:
         group = "" if shut[0].group is None else f" {shut[0].group}"
@@ -251,7 +253,7 @@ def _no_node(device: Device, context: Context) -> Iterator[Verdict]:
         )
 
 
-def _shut(node: DeviceNode) -> bool:
+def _is_inaccessible(node: DeviceNode) -> bool:
     return not (node.readable and node.writable)
 
 
@@ -273,7 +275,7 @@ def _reachable(device: Device, context: Context) -> bool:
     return bool(here) and (device.physical is not None or len(here) >= siblings)
 
 
-def _no_adapter(device: Device, context: Context) -> Iterator[Verdict]:
+def _no_adapter(device: Device, context: Context) -> Iterator[DeviceVerdict]:
     if not context.live:
         return
     record = context.records.get(device.vendor)
@@ -288,9 +290,9 @@ def _no_adapter(device: Device, context: Context) -> Iterator[Verdict]:
         )
 
 
-def _display(device: Device, context: Context) -> Iterator[Verdict]:
+def _display(device: Device, context: Context) -> Iterator[DeviceVerdict]:
     siblings = context.inventory.of(device.vendor)
-    if beside_the_point(device, siblings):
+    if is_display_only(device, siblings):
         mine, most = device.memory_total_bytes or 0, _most_memory(siblings)
         yield _by_name(
             "display",
@@ -309,26 +311,26 @@ def _most_memory(siblings: Iterable[Device]) -> int:
     return max(sizes, default=0)
 
 
-def beside_the_point(device: Device, siblings: Iterable[Device]) -> bool:
+def is_display_only(device: Device, siblings: Iterable[Device]) -> bool:
     """Whether a device is one for displays beside those that compute, by its memory."""
     mine = device.memory_total_bytes
     most = _most_memory(one for one in siblings if one.vendor == device.vendor)
     return bool(mine and not device.partition and mine * _SMALL_SHARE <= most)
 
 
-def _refuse(subject: str, reason: str, next_step: str, code: str = "") -> Verdict:
-    return Verdict(Outcome.REFUSE, subject, code, reason, next_step=next_step)
+def _refuse(subject: str, reason: str, next_step: str, code: str = "") -> DeviceVerdict:
+    return DeviceVerdict(Outcome.REFUSE, subject, code, reason, next_step=next_step)
 
 
-def _by_name(subject: str, reason: str, next_step: str) -> Verdict:
-    return Verdict(Outcome.BY_NAME, subject, "", reason, next_step=next_step)
+def _by_name(subject: str, reason: str, next_step: str) -> DeviceVerdict:
+    return DeviceVerdict(Outcome.BY_NAME, subject, "", reason, next_step=next_step)
 
 
 OF_THE_PLACE: Final = frozenset({"nodes", "adapter", "container"})
 """Subjects of verdicts on where a program runs: a container that is not started yet has none."""
 _OF_TORCH: Final = frozenset({"build", "driver"})
 _OF_THE_PLACE: Final = (_no_node, _no_adapter)
-_RULES: Final[tuple[Callable[[Device, Context], Iterable[Verdict]], ...]] = (
+_RULES: Final[tuple[Callable[[Device, Context], Iterable[DeviceVerdict]], ...]] = (
     _denied,
     _emulated,
     _other_type,
@@ -337,7 +339,7 @@ _RULES: Final[tuple[Callable[[Device, Context], Iterable[Verdict]], ...]] = (
     _no_node,
     _build,
     _driver,
-    _said,
+    _findings_of_report,
     _hidden,
     _integrated,
     _display,

@@ -50,7 +50,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DeviceVerdict:
     """What one rule says of a device, in one sentence, and what to do about it.
 
     `subject` is what was judged: "driver", "build", "health", "nodes", a dtype. `code` is the
@@ -99,7 +99,7 @@ def bytes_after(size: int, feature: str, to: str) -> int:
     return -(-size * share.numerator // share.denominator)
 
 
-def consequence(verdict: Verdict, *, weight_bytes: int = 0, kv_bytes: int = 0) -> str:
+def consequence(verdict: DeviceVerdict, *, weight_bytes: int = 0, kv_bytes: int = 0) -> str:
     """A downgrade's cost as a sentence: weights and KV cache before and after, in bytes."""
     if verdict.feature is None or verdict.to is None:
         return ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter.hostfacts.known_vendors import VENDORS, Visible
+from vllm_adapter.hostfacts.known_vendors import VENDORS, VisibleDevicesRule
 from vllm_adapter_doctor.devices.box_device import Device, Inventory
 
 _NONE: Final = frozenset({"-1", "none", "void", "nodevfiles"})
@@ -53,7 +53,7 @@ def hidden_by(device: Device, siblings: Sequence[Device], facts: HostFacts) -> s
         items = [item.strip() for item in value.split(",") if item.strip()]
         if all(item.isdigit() for item in items):
             alike = len({(one.name, one.arch) for one in siblings}) == 1
-            if not (alike or in_order(limits, facts)):
+            if not (alike or counts_in_bus_order(limits, facts)):
                 continue
             if str(device.index) not in items:
                 return name
@@ -89,7 +89,7 @@ def environment_for(devices: Sequence[Device], siblings: Sequence[Device]) -> En
     if row is None or row.visible is None:
         return Environment((), (), ("no variable is known here that limits what it sees",))
     limits = row.limits
-    if limits.numbers == "logical" and not numbers_are_told(devices):
+    if limits.numbers == "logical" and not numbers_are_reported(devices):
         return Environment((), limits.unknown_unset, (limits.unknown,) if limits.unknown else ())
     notes = [limits.note, limits.mixed if any(one.integrated for one in siblings) else None]
     named = [str(program_number(device)) for device in devices]
@@ -107,20 +107,20 @@ def environment_for(devices: Sequence[Device], siblings: Sequence[Device]) -> En
     )
 
 
-def limits_of(vendor: str) -> Visible:
+def limits_of(vendor: str) -> VisibleDevicesRule:
     """The vendor's rule; one without a variable for a vendor that is not known."""
     row = VENDORS.get(vendor)
-    return row.limits if row else Visible()
+    return row.limits if row else VisibleDevicesRule()
 
 
-def in_order(limits: Visible, facts: HostFacts) -> bool:
+def counts_in_bus_order(limits: VisibleDevicesRule, facts: HostFacts) -> bool:
     """Whether the runtime counts unlike devices as the bus does, here."""
     return limits.order is None or facts.variable(limits.order[0]) == limits.order[1]
 
 
-def numbers_are_told(devices: Sequence[Device]) -> bool:
+def numbers_are_reported(devices: Sequence[Device]) -> bool:
     """Whether the numbers by which a program counts the devices were told of each."""
-    return all(one.told is not None and one.told.logical is not None for one in devices)
+    return all(one.reported is not None and one.reported.logical is not None for one in devices)
 
 
 def program_number(device: Device) -> int:

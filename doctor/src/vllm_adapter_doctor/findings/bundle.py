@@ -49,7 +49,7 @@ def make_bundle(facts: HostFacts) -> dict[str, Any]:
 
     mask = masker(own_names(), os.environ.get("HOME", ""))
     settings = Settings.from_environ()
-    records = registry.remembered(registry.located(registry.scan(settings), facts), facts)
+    records = registry.with_cached_probes(registry.located(registry.scan(settings), facts), facts)
     rest = {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": sys.argv,

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Final
 
 from vllm_adapter.contract.codes import documents, fault
-from vllm_adapter_doctor.findings.box import Box
+from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.findings.searched import compiled
 
 NONE: Final = "none"
@@ -30,7 +30,7 @@ def _one(value: str | None) -> frozenset[str]:
     return frozenset(filter(None, (value,)))
 
 
-def _errors(box: Box, pattern: str) -> bool:
+def _errors(box: ExaminedHost, pattern: str) -> bool:
     return any(
         compiled(pattern).search(error)
         for one in box.facts.accelerators
@@ -38,9 +38,9 @@ def _errors(box: Box, pattern: str) -> bool:
     )
 
 
-_WORDS: Final[Mapping[str, Callable[[Box, str], bool]]] = {
+_WORDS: Final[Mapping[str, Callable[[ExaminedHost, str], bool]]] = {
     # the box may be for this vendor: nothing says that it is for others alone
-    "vendor": lambda box, name: box.may_be_for(name),
+    "vendor": lambda box, name: box.may_be_vendor(name),
     # a device of this vendor is here, those of a processor left out; "none", "any"
     "device": lambda box, name: _among(name, box.vendors),
     # the same, those of a processor counted
@@ -60,7 +60,7 @@ _WORDS: Final[Mapping[str, Callable[[Box, str], bool]]] = {
     # "Linux", "Windows", "Darwin"
     "system": lambda box, name: box.facts.os.name == name,
     # where the system runs: "wsl", "container", "android", ...
-    "environment": Box.runs_in,
+    "environment": ExaminedHost.runs_under,
     # a Python package is installed
     "package": lambda box, name: box.facts.package(name) is not None,
     # a driver or toolkit is reported, by its component
@@ -84,21 +84,21 @@ _WORDS: Final[Mapping[str, Callable[[Box, str], bool]]] = {
         for reason in one.health.throttle_reasons
     ),
     # a line of the report, by a pattern
-    "says": lambda box, pattern: box.says(pattern),
+    "says": lambda box, pattern: box.has_line(pattern),
 }
 WORDS: Final = frozenset(_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class FactCondition:
     """A table of words, read."""
 
     words: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    no: Condition | None = None
-    any: tuple[Condition, ...] = ()
+    no: FactCondition | None = None
+    any: tuple[FactCondition, ...] = ()
     named: str = ""
 
-    def holds(self, box: Box) -> bool:
+    def holds(self, box: ExaminedHost) -> bool:
         """Whether it is so on this box."""
         return (
             all(any(_WORDS[word](box, one) for one in values) for word, values in self.words)
@@ -108,10 +108,10 @@ class Condition:
         )
 
 
-ALWAYS: Final = Condition()
+ALWAYS: Final = FactCondition()
 
 
-def read(table: Any, where: str) -> Condition:
+def read(table: Any, where: str) -> FactCondition:
     """A condition of a file.
 
     Raises:
@@ -135,7 +135,7 @@ def read(table: Any, where: str) -> Condition:
     known = table.get("is", "")
     if known and known not in _tables():
         raise fault(f"{where}.is", f"one of {', '.join(sorted(_tables()))}", known)
-    return Condition(
+    return FactCondition(
         tuple(words),
         read(table["not"], f"{where}.not") if "not" in table else None,
         tuple(read(one, f"{where}.any") for one in tables),
@@ -144,7 +144,7 @@ def read(table: Any, where: str) -> Condition:
 
 
 @cache
-def named(name: str) -> Condition:
+def named(name: str) -> FactCondition:
     """The condition that a file gives this name."""
     where, table = _tables()[name]
     return read(table, where)

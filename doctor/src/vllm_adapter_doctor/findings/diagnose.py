@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Final
 
 from vllm_adapter.contract.codes import CODES
-from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box
 from vllm_adapter_doctor.findings.finding import Finding, Severity
+from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost
 from vllm_adapter_doctor.findings.register import all_rules
 
 _ORDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
-def diagnose(box: Box, others: Iterable[Finding] = ()) -> tuple[Finding, ...]:
+def diagnose(box: ExaminedHost, others: Iterable[Finding] = ()) -> tuple[Finding, ...]:
     """Every finding and note, once each. `others` are those of adapters, which join ours."""
     found: dict[tuple[str, str], Finding] = {}
     ours = (one for rule in all_rules() for one in rule.check(box))

@@ -10,12 +10,12 @@ import re
 import sys
 from collections.abc import Iterator
 
-from vllm_adapter_doctor.findings.box import Box
 from vllm_adapter_doctor.findings.diagnose import diagnose
 from vllm_adapter_doctor.findings.finding import Severity
 from vllm_adapter_doctor.findings.groups import checked
+from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.findings.register import all_rules
-from vllm_adapter_doctor.findings.rule import BOX_PLACES, Case, Rule, Said
+from vllm_adapter_doctor.findings.rule import BOX_PLACES, FindingCase, FindingRule, TextMatcher
 from vllm_adapter_doctor.findings.template import places
 from vllm_adapter_doctor.report.read import parse_report
 
@@ -30,10 +30,10 @@ def faults() -> Iterator[str]:
                 yield from of_sample(rule, case)
 
 
-def of_patterns(rule: Rule) -> Iterator[str]:
+def of_patterns(rule: FindingRule) -> Iterator[str]:
     """Patterns that are none."""
     patterns = [pattern for case in rule.cases for _, pattern in case.match]
-    if isinstance(rule.look, Said):
+    if isinstance(rule.look, TextMatcher):
         look = rule.look
         patterns += [look.pattern, look.line_only, look.line_unless, look.value]
         patterns += [*look.unless, *look.only]
@@ -42,7 +42,7 @@ def of_patterns(rule: Rule) -> Iterator[str]:
             yield f"{rule.where}: {pattern!r} is no pattern: {said}"
 
 
-def of_places(rule: Rule) -> Iterator[str]:
+def of_places(rule: FindingRule) -> Iterator[str]:
     """Places of a sentence that nothing fills, or that may be empty outside of [[ ]]."""
     known = rule.look.places()
     if known is None:
@@ -58,15 +58,15 @@ def of_places(rule: Rule) -> Iterator[str]:
                     yield f"{case.where}: {{{place}}} may be empty; put its part into [[ ]]"
 
 
-def of_sample(rule: Rule, case: Case) -> Iterator[str]:
+def of_sample(rule: FindingRule, case: FindingCase) -> Iterator[str]:
     """A sample that does not fire its case, or that gets other codes than it says."""
-    box = Box(parse_report(case.sample.text), live=case.sample.live)
+    box = ExaminedHost(parse_report(case.sample.text), live=case.sample.live)
     said = [finding for one, finding in rule.said(box) if one is case]
     if not said:
         yield f"{case.where}: its sample does not fire it"
         return
     for finding in said:
-        if hollow(finding.cause) or hollow(finding.action):
+        if has_empty_place(finding.cause) or has_empty_place(finding.action):
             yield f"{case.where}: an empty place in {finding.cause!r} or {finding.action!r}"
     both = diagnose(box)
     wrong = {one.code for one in both if one.severity is not Severity.NOTE}
@@ -79,7 +79,7 @@ def of_sample(rule: Rule, case: Case) -> Iterator[str]:
         yield f"{case.where}: its sample gets another cause than {case.code}"
 
 
-def hollow(sentence: str) -> bool:
+def has_empty_place(sentence: str) -> bool:
     """Whether a place of it said nothing: "its folder () or", "held by ", "not  here"."""
     return bool(re.search(r"(?<!\w)\(\)|  |^ | $| [,;)]", sentence))
 

@@ -11,7 +11,7 @@ from re import _constants, _parser  # type: ignore[attr-defined]  # public only 
 from typing import Any
 
 
-def certain(pattern: str) -> Mapping[str, bool]:
+def named_groups(pattern: str) -> Mapping[str, bool]:
     """Each named group, without its number, and whether it always says something."""
     tree = _parser.parse(pattern)
     names = {number: _base(name) for name, number in tree.state.groupdict.items()}
@@ -19,7 +19,7 @@ def certain(pattern: str) -> Mapping[str, bool]:
     return {name: name in always for name in names.values()}
 
 
-def says_something(pattern: str) -> bool:
+def never_matches_empty(pattern: str) -> bool:
     """Whether what it finds is never empty."""
     return bool(_parser.parse(pattern).getwidth()[0])
 

@@ -12,18 +12,18 @@ from importlib import import_module
 from typing import Any, Final
 
 from vllm_adapter.contract.codes import CODES, documents, fault, folded
-from vllm_adapter_doctor.findings.box import MAX_EVIDENCE
-from vllm_adapter_doctor.findings.conditions import ALWAYS, Condition, read
+from vllm_adapter_doctor.findings.conditions import ALWAYS, FactCondition, read
 from vllm_adapter_doctor.findings.finding import Severity
+from vllm_adapter_doctor.findings.host import MAX_EVIDENCE
 from vllm_adapter_doctor.findings.rule import (
-    Case,
-    Computed,
-    Look,
-    OfFacts,
-    Releases,
-    Rule,
-    Said,
-    Sample,
+    FactMatcher,
+    FindingCase,
+    FindingRule,
+    FindingSample,
+    FunctionMatcher,
+    RuleMatcher,
+    TextMatcher,
+    VersionMatcher,
 )
 
 _CASE: Final = {
@@ -66,7 +66,7 @@ _TABLES: Final = frozenset({"codes", "conditions", "rules"})
 
 
 @cache
-def all_rules() -> tuple[Rule, ...]:
+def all_rules() -> tuple[FindingRule, ...]:
     """The rules of every kind, in the order of the files and in them.
 
     Raises:
@@ -76,7 +76,7 @@ def all_rules() -> tuple[Rule, ...]:
 
 
 @cache
-def rules_of(kind: str) -> tuple[Rule, ...]:
+def rules_of(kind: str) -> tuple[FindingRule, ...]:
     """The rules of one file."""
     document = documents()[kind]
     if unknown := document.keys() - _TABLES:
@@ -85,7 +85,7 @@ def rules_of(kind: str) -> tuple[Rule, ...]:
     return tuple(_rule(f"{kind}.toml, rule {i + 1}", one) for i, one in enumerate(tables))
 
 
-def _rule(where: str, table: Mapping[str, Any]) -> Rule:
+def _rule(where: str, table: Mapping[str, Any]) -> FindingRule:
     named = [name for name in _LOOKS if name in table]
     if len(named) != 1:
         raise fault(where, f"one of {', '.join(_LOOKS)}", named)
@@ -100,23 +100,23 @@ def _rule(where: str, table: Mapping[str, Any]) -> Rule:
     condition = read(table["when"], f"{where}, when") if "when" in table else ALWAYS
     if "cases" not in table:
         cases = (_without_condition(cases[0]),)
-    return Rule(where, _look(where, named[0], table), cases, condition)
+    return FindingRule(where, _look(where, named[0], table), cases, condition)
 
 
-def _without_condition(case: Case) -> Case:
+def _without_condition(case: FindingCase) -> FindingCase:
     """The only case of a rule: its condition is the rule's."""
     from dataclasses import replace
 
     return replace(case, when=ALWAYS)
 
 
-def _cases(where: str, table: Mapping[str, Any]) -> Iterator[Case]:
+def _cases(where: str, table: Mapping[str, Any]) -> Iterator[FindingCase]:
     shared = {name: table[name] for name in _SHARED if name in table}
     for number, one in enumerate(table["cases"]):
         yield _case(f"{where}, case {number + 1}", {**shared, **one})
 
 
-def _case(where: str, table: Mapping[str, Any]) -> Case:
+def _case(where: str, table: Mapping[str, Any]) -> FindingCase:
     _typed(where, table, _CASE)
     silent = table.get("silent", False)
     for name in () if silent else ("code", "cause", "sample"):
@@ -130,7 +130,7 @@ def _case(where: str, table: Mapping[str, Any]) -> Case:
         raise fault(where, "error, warning or note in severity", severity)
     if unknown := set(table.get("also", ())) - CODES.keys():
         raise fault(where, "codes of the register in also", sorted(unknown))
-    return Case(
+    return FindingCase(
         name=table.get("name", ""),
         where=where,
         code=code,
@@ -141,7 +141,7 @@ def _case(where: str, table: Mapping[str, Any]) -> Case:
         when=_condition(where, table),
         silent=silent,
         seen=table.get("seen", True),
-        sample=Sample(
+        sample=FindingSample(
             table.get("sample", "").rstrip("\n") + "\n",
             frozenset(table.get("also", ())),
             table.get("live", False),
@@ -149,16 +149,16 @@ def _case(where: str, table: Mapping[str, Any]) -> Case:
     )
 
 
-def _condition(where: str, table: Mapping[str, Any]) -> Condition:
+def _condition(where: str, table: Mapping[str, Any]) -> FactCondition:
     return read(table["when"], f"{where}, when") if "when" in table else ALWAYS
 
 
-def _look(where: str, what: str, table: Mapping[str, Any]) -> Look:
+def _look(where: str, what: str, table: Mapping[str, Any]) -> RuleMatcher:
     if what == "pattern":
         words = _texts(where, table, "words")
         if not words or any(word != word.lower() for word in words):
             raise fault(where, "words, in small letters", list(words))
-        return Said(
+        return TextMatcher(
             words=words,
             pattern=joined(table["pattern"]),
             unless=tuple(map(joined, _texts(where, table, "unless"))),
@@ -176,16 +176,16 @@ def _look(where: str, what: str, table: Mapping[str, Any]) -> Look:
             function = getattr(import_module(f"{_FOLDER}.{module}"), name)
         except (ImportError, AttributeError):
             raise fault(where, f"MODULE.FUNCTION of {_FOLDER}", table["function"]) from None
-        return Computed(function, table.get("data", {}))
+        return FunctionMatcher(function, table.get("data", {}))
     if what == "fact":
-        return OfFacts(folded(table["fact"]), joined(table.get("quote", "")))
+        return FactMatcher(folded(table["fact"]), joined(table.get("quote", "")))
     releases = table["releases"]
     _typed(f"{where}, releases", releases, _RELEASES)
     left, right = (_texts(where, releases, side) for side in ("left", "right"))
     facts = _texts(where, table, "facts")
     if not (left and right and facts and releases.get("part")):
         raise fault(where, "left, right and part of releases, and facts", releases)
-    return Releases(left, right, releases["part"], facts, releases.get("same", False))
+    return VersionMatcher(left, right, releases["part"], facts, releases.get("same", False))
 
 
 def joined(pattern: str) -> str:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from vllm_adapter.contract.codes import CODES, fault
-from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box
-from vllm_adapter_doctor.findings.conditions import ALWAYS, Condition
+from vllm_adapter_doctor.findings.conditions import ALWAYS, FactCondition
 from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
+from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost
 from vllm_adapter_doctor.findings.searched import compiled
 from vllm_adapter_doctor.findings.template import render
 
@@ -24,7 +24,7 @@ BOX_PLACES: Final = frozenset({"box_device", "box_torch", "box_runtime", "box_ve
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class FindingSample:
     """A text that fires a case. `also` are other codes that it rightly gets; `live` has it read as
     facts of this machine now.
     """
@@ -35,7 +35,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class FindingCase:
     """One thing that a rule may say. `match` holds patterns of places, `when` of the box.
 
     A function calls it by its `name`. A `silent` one says that what was matched means nothing.
@@ -50,12 +50,12 @@ class Case:
     action: str = ""
     severity: Severity = Severity.ERROR
     match: tuple[tuple[str, str], ...] = ()
-    when: Condition = ALWAYS
+    when: FactCondition = ALWAYS
     silent: bool = False
     seen: bool = True
-    sample: Sample = field(default_factory=lambda: Sample(""))
+    sample: FindingSample = field(default_factory=lambda: FindingSample(""))
 
-    def fits(self, box: Box, values: Mapping[str, str]) -> bool:
+    def fits(self, box: ExaminedHost, values: Mapping[str, str]) -> bool:
         """Whether this case is meant."""
         return all(
             compiled(pattern).search(values.get(place, "")) for place, pattern in self.match
@@ -69,7 +69,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class RuleHit:
     """What a function found: evidence, what fills the places, and which case it is.
 
     Without a name it is the first case that fits.
@@ -80,10 +80,10 @@ class Hit:
     case: str = ""
 
 
-class Look(Protocol):
+class RuleMatcher(Protocol):
     """What a rule looks for."""
 
-    def hits(self, box: Box) -> Iterator[Hit]:
+    def hits(self, box: ExaminedHost) -> Iterator[RuleHit]:
         """Everything that was found, in order."""
 
     @property
@@ -95,22 +95,22 @@ class Look(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FindingRule:
     """A rule: where it stands, what it looks for, on which boxes, and what it may say."""
 
     where: str
-    look: Look
-    cases: tuple[Case, ...]
-    when: Condition = ALWAYS
+    look: RuleMatcher
+    cases: tuple[FindingCase, ...]
+    when: FactCondition = ALWAYS
 
-    def check(self, box: Box) -> Iterator[Finding]:
+    def check(self, box: ExaminedHost) -> Iterator[Finding]:
         """Every finding."""
         for _, finding in self.said(box):
             yield finding
 
-    def said(self, box: Box) -> Iterator[tuple[Case, Finding]]:
+    def said(self, box: ExaminedHost) -> Iterator[tuple[FindingCase, Finding]]:
         """Every finding, with the case that says it."""
-        found: dict[tuple[object, ...], tuple[Case, Finding]] = {}
+        found: dict[tuple[object, ...], tuple[FindingCase, Finding]] = {}
         for number, hit in enumerate(self.look.hits(box)):
             if not number and not self.when.holds(box):  # asked late: it is dearer than words
                 return
@@ -126,7 +126,9 @@ class Rule:
             found[key] = (case, said)
         yield from found.values()
 
-    def _case(self, box: Box, hit: Hit, values: Mapping[str, str]) -> Case | None:
+    def _case(
+        self, box: ExaminedHost, hit: RuleHit, values: Mapping[str, str]
+    ) -> FindingCase | None:
         if hit.case:
             named = next((one for one in self.cases if one.name == hit.case), None)
             if named is None:
@@ -136,18 +138,18 @@ class Rule:
 
 
 Data = Mapping[str, Any]
-Function = Callable[[Box, Data], Iterable[Hit]]
+Function = Callable[[ExaminedHost, Data], Iterable[RuleHit]]
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class FunctionMatcher:
     """A function of `doctor.rules`, and the data that the file gives it."""
 
     function: Function
     data: Data
     joins: int = 0
 
-    def hits(self, box: Box) -> Iterator[Hit]:
+    def hits(self, box: ExaminedHost) -> Iterator[RuleHit]:
         """What the function found."""
         yield from self.function(box, self.data)
 
@@ -156,14 +158,14 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
-class OfFacts:
+class FactMatcher:
     """The rule's condition itself. `quote` finds lines that show it; else `fact` is shown."""
 
     fact: str
     quote: str = ""
     joins: int = 0
 
-    def hits(self, box: Box) -> Iterator[Hit]:
+    def hits(self, box: ExaminedHost) -> Iterator[RuleHit]:
         """Once, for the condition to decide."""
         values = {
             **box.places,
@@ -172,7 +174,7 @@ class OfFacts:
         }
         fact = render(self.fact, values)
         lines = box.evidence(self.quote) if self.quote else ()
-        yield Hit(lines or (Evidence(fact, "host facts"),), values)
+        yield RuleHit(lines or (Evidence(fact, "host facts"),), values)
 
     def places(self) -> Mapping[str, bool]:
         """Of the host."""
@@ -180,7 +182,7 @@ class OfFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Releases:
+class VersionMatcher:
     """Two versions that have to be of one release.
 
     Each side names facts, the first that is known counts; a side's places are its version, its
@@ -194,7 +196,7 @@ class Releases:
     same: bool = False
     joins: int = 0
 
-    def hits(self, box: Box) -> Iterator[Hit]:
+    def hits(self, box: ExaminedHost) -> Iterator[RuleHit]:
         """One for each fact of the left side that is held against the right one."""
         right = next(filter(None, (_version(box, name) for name in self.right)), None)
         for name in self.left:
@@ -211,7 +213,7 @@ class Releases:
                 "right": right[0],
                 "right_release": theirs[0],
             }
-            yield Hit([self._evidence(one, values, left[1]) for one in self.facts], values)
+            yield RuleHit([self._evidence(one, values, left[1]) for one in self.facts], values)
 
     def _evidence(self, fact: str, values: Mapping[str, str], source: str) -> Evidence:
         of_left = "{left}" in fact and "{right}" not in fact
@@ -223,7 +225,7 @@ class Releases:
         return dict.fromkeys(names, True)
 
 
-def _version(box: Box, name: str) -> tuple[str, str] | None:
+def _version(box: ExaminedHost, name: str) -> tuple[str, str] | None:
     """(version, source) of "torch", "vllm", "driver:NAME" or "package:NAME"."""
     what, _, which = name.partition(":")
     facts = box.facts
@@ -241,7 +243,7 @@ def _version(box: Box, name: str) -> tuple[str, str] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextMatcher:
     """A pattern in what a program said.
 
     `words`, in small letters, are parts of what the pattern finds: without any of them in the
@@ -268,17 +270,23 @@ class Said:
         """Lines that say the same are one finding."""
         return self.evidence + bool(self.variables)
 
-    def hits(self, box: Box) -> Iterator[Hit]:
+    def hits(self, box: ExaminedHost) -> Iterator[RuleHit]:
         """One for each line, and for each variable where such are asked for."""
         if not box.searched.has(self.words):
             return
         found = [
             (lines, match)
-            for lines, match in box.searched.told(self.pattern, self.words, debug=self.debug)
+            for lines, match in box.searched.program_lines(
+                self.pattern, self.words, debug=self.debug
+            )
             if not (self.line_unless and compiled(self.line_unless).search(lines[0].text))
             and not (self.line_only and not compiled(self.line_only).search(lines[0].text))
         ]
-        if not found or any(map(box.says, self.unless)) or not all(map(box.says, self.only)):
+        if (
+            not found
+            or any(map(box.has_line, self.unless))
+            or not all(map(box.has_line, self.only))
+        ):
             return
         for values, evidence in self._settings(box):
             said = 0
@@ -289,11 +297,11 @@ class Said:
                         break
                     kept = kept[: self.evidence - said]
                     said += len(kept)
-                yield Hit(kept[: self.evidence], {**groups(match.groupdict()), **values})
+                yield RuleHit(kept[: self.evidence], {**groups(match.groupdict()), **values})
             if evidence:
-                yield Hit([evidence], {**groups(found[0][1].groupdict()), **values})
+                yield RuleHit([evidence], {**groups(found[0][1].groupdict()), **values})
 
-    def _settings(self, box: Box) -> Iterator[tuple[Mapping[str, str], Evidence | None]]:
+    def _settings(self, box: ExaminedHost) -> Iterator[tuple[Mapping[str, str], Evidence | None]]:
         if not self.variables:
             yield {}, None
         for name in self.variables:
@@ -305,11 +313,15 @@ class Said:
 
     def places(self) -> Mapping[str, bool]:
         """The groups of its patterns, and of which something is always said."""
-        from vllm_adapter_doctor.findings.groups import certain, says_something
+        from vllm_adapter_doctor.findings.groups import named_groups, never_matches_empty
 
-        found = dict(certain(self.pattern))
+        found = dict(named_groups(self.pattern))
         if self.variables:
-            found |= {**certain(self.value), "variable": True, "value": says_something(self.value)}
+            found |= {
+                **named_groups(self.value),
+                "variable": True,
+                "value": never_matches_empty(self.value),
+            }
         return found
 
 

@@ -51,7 +51,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-class Searched:
+class ReportSearch:
     """The lines of one report. `told` gives what a program said, and nothing that quotes it."""
 
     def __init__(self, lines: tuple[Line, ...]) -> None:
@@ -78,7 +78,7 @@ class Searched:
         """Whether one of these words, in small letters, is anywhere in the report."""
         return any(word in self._folded for word in words)
 
-    def told(
+    def program_lines(
         self, pattern: str, words: tuple[str, ...] = (), *, debug: bool = False
     ) -> Iterator[tuple[tuple[Line, ...], re.Match[str]]]:
         """(the lines it stands in, match), each line once, in order.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from vllm_adapter.broker.plugin import NAME
 from vllm_adapter.broker.selection import Selection
-from vllm_adapter.broker.vllm_drift import Comparison
+from vllm_adapter.broker.vllm_drift import ApiComparison
 from vllm_adapter.broker.vllm_install import VllmInstall
 from vllm_adapter.discovery.records import Status
 from vllm_adapter_doctor.findings._vllm_child import GENERAL, PLATFORMS
@@ -18,13 +18,13 @@ _REINSTALL: Final = "pip install --force-reinstall --no-deps vllm-adapter-core"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class VllmInspection:
     """Everything that a rule may look at. `replay` is what `vllm_replay.replay` gives."""
 
     vllm: VllmInstall
     selection: Selection
     replay: Mapping[str, Any]
-    comparison: Comparison
+    comparison: ApiComparison
     required: str | None = None
 
     def plugins(self, group: str) -> list[Mapping[str, Any]]:
@@ -32,13 +32,13 @@ class Seen:
         return [plugin for plugin in self.replay.get("plugins", ()) if plugin["group"] == group]
 
 
-def diagnose(seen: Seen) -> tuple[Finding, ...]:
+def diagnose(seen: VllmInspection) -> tuple[Finding, ...]:
     """All findings, errors first."""
     found = [finding for rule in _RULES for finding in rule(seen)]
     return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.ERROR))
 
 
-def _replay_died(seen: Seen) -> Iterator[Finding]:
+def _replay_died(seen: VllmInspection) -> Iterator[Finding]:
     died, failed = seen.replay.get("died"), seen.replay.get("import_failed")
     if died:
         evidence = tuple(Evidence(line, "stderr of the child") for line in seen.replay["words"])
@@ -57,8 +57,8 @@ def _replay_died(seen: Seen) -> Iterator[Finding]:
     )
 
 
-def _name_trap(seen: Seen) -> Iterator[Finding]:
-    if seen.vllm.name_trap:
+def _name_trap(seen: VllmInspection) -> Iterator[Finding]:
+    if seen.vllm.lacks_distribution:
         name = seen.vllm.distribution or "no distribution"
         yield Finding(
             "VA5003",
@@ -69,7 +69,7 @@ def _name_trap(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _swallowed(seen: Seen) -> Iterator[Finding]:
+def _swallowed(seen: VllmInspection) -> Iterator[Finding]:
     for group in (PLATFORMS, GENERAL):
         for plugin in seen.plugins(group):
             if plugin.get("raised"):
@@ -84,7 +84,7 @@ def _swallowed(seen: Seen) -> Iterator[Finding]:
                 )
 
 
-def _two_platforms(seen: Seen) -> Iterator[Finding]:
+def _two_platforms(seen: VllmInspection) -> Iterator[Finding]:
     active = [plugin for plugin in seen.plugins(PLATFORMS) if plugin.get("returned")]
     if len(active) > 1:
         others = [plugin["name"] for plugin in active if plugin["name"] != NAME]
@@ -97,7 +97,7 @@ def _two_platforms(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _left_out(seen: Seen) -> Iterator[Finding]:
+def _left_out(seen: VllmInspection) -> Iterator[Finding]:
     for group in (PLATFORMS, GENERAL):
         ours = [plugin for plugin in seen.plugins(group) if plugin["name"] == NAME]
         if "plugins" in seen.replay and not ours:
@@ -119,7 +119,7 @@ def _left_out(seen: Seen) -> Iterator[Finding]:
             )
 
 
-def _target_device(seen: Seen) -> Iterator[Finding]:
+def _target_device(seen: VllmInspection) -> Iterator[Finding]:
     if seen.replay.get("target_device") == "cpu":
         yield Finding(
             "VA5007",
@@ -130,7 +130,7 @@ def _target_device(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _unresolved(seen: Seen) -> Iterator[Finding]:
+def _unresolved(seen: VllmInspection) -> Iterator[Finding]:
     failures = [
         failed
         for failed in (
@@ -149,7 +149,7 @@ def _unresolved(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _required(seen: Seen) -> Iterator[Finding]:
+def _required(seen: VllmInspection) -> Iterator[Finding]:
     active = seen.replay.get("active", {})
     kind = active.get("device_type")
     if seen.required and "class" in active and kind != seen.required:
@@ -165,7 +165,7 @@ def _required(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _not_used(seen: Seen) -> Iterator[Finding]:
+def _not_used(seen: VllmInspection) -> Iterator[Finding]:
     selection = seen.selection
     usable = [one for one in selection.considered if one.status == Status.OK.value]
     if selection.platform is None and any(one.torch_type for one in usable):
@@ -183,7 +183,7 @@ def _not_used(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _drift(seen: Seen) -> Iterator[Finding]:
+def _drift(seen: VllmInspection) -> Iterator[Finding]:
     file = seen.comparison.snapshot.name
     for one in seen.comparison.drift:
         missing = one.now is None
@@ -196,7 +196,7 @@ def _drift(seen: Seen) -> Iterator[Finding]:
         )
 
 
-_RULES: Final[tuple[Callable[[Seen], Iterator[Finding]], ...]] = (
+_RULES: Final[tuple[Callable[[VllmInspection], Iterator[Finding]], ...]] = (
     _replay_died,
     _unresolved,
     _required,

@@ -24,7 +24,7 @@ _END_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProcessResult:
     """How a program ended. `fault` is None where it ended by itself with exit code 0."""
 
     output: bytes
@@ -32,7 +32,7 @@ class Ended:
 
 
 @dataclass
-class _Child:
+class _ToolProcess:
     """One running program."""
 
     process: subprocess.Popen[bytes]
@@ -47,19 +47,19 @@ def run_all(
     timeout_s: float,
     environ: Mapping[str, str],
     done: Callable[[], None] = lambda: None,
-) -> list[Ended]:
+) -> list[ProcessResult]:
     """Runs all commands at once and gives how each ended, in their order; never raises for one.
 
     Each is the leader of a process group of its own, which is killed at its end, so that nothing
     it started stays. `done` is called at each end.
     """
-    ended: dict[int, Ended] = {}
-    running: dict[int, _Child] = {}
+    ended: dict[int, ProcessResult] = {}
+    running: dict[int, _ToolProcess] = {}
     try:
         with selectors.DefaultSelector() as selector:
             for number, command in enumerate(commands):
                 child = _start(command, timeout_s, environ)
-                if isinstance(child, Ended):
+                if isinstance(child, ProcessResult):
                     ended[number] = child
                     done()
                     continue
@@ -85,7 +85,7 @@ def run_all(
                             selector.unregister(stream)
                     if not _end(child):
                         fault = f"gave no answer within {timeout_s:g} s and hangs in its driver"
-                    ended[number] = Ended(bytes(child.output[:OUTPUT_BYTES]), fault)
+                    ended[number] = ProcessResult(bytes(child.output[:OUTPUT_BYTES]), fault)
                     done()
     finally:
         for child in running.values():
@@ -93,7 +93,9 @@ def run_all(
     return [ended[number] for number in range(len(commands))]
 
 
-def _start(command: Sequence[str], timeout_s: float, environ: Mapping[str, str]) -> _Child | Ended:
+def _start(
+    command: Sequence[str], timeout_s: float, environ: Mapping[str, str]
+) -> _ToolProcess | ProcessResult:
     try:
         process = subprocess.Popen(
             list(command),
@@ -107,11 +109,11 @@ def _start(command: Sequence[str], timeout_s: float, environ: Mapping[str, str])
         )
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        return Ended(b"", f"cannot be started: {reason}")
-    return _Child(process, time.monotonic() + timeout_s)
+        return ProcessResult(b"", f"cannot be started: {reason}")
+    return _ToolProcess(process, time.monotonic() + timeout_s)
 
 
-def _take(child: _Child, descriptor: int) -> bool:
+def _take(child: _ToolProcess, descriptor: int) -> bool:
     """Takes what is waiting in one of the two pipes; False where there is nothing (more)."""
     try:
         data = os.read(descriptor, _READ_BYTES)
@@ -125,7 +127,7 @@ def _take(child: _Child, descriptor: int) -> bool:
     return data != b""
 
 
-def _fault(child: _Child, code: int | None, timeout_s: float) -> str | None:
+def _fault(child: _ToolProcess, code: int | None, timeout_s: float) -> str | None:
     if len(child.output) > OUTPUT_BYTES:
         return f"printed more than {OUTPUT_BYTES >> 20} MiB and was ended"
     if code is None:
@@ -149,7 +151,7 @@ def _how(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def _end(child: _Child) -> bool:
+def _end(child: _ToolProcess) -> bool:
     """Ends a program and its children; False where the kernel does not let it go.
 
     A program that waits inside a broken driver takes no signal, and would make us wait with it.

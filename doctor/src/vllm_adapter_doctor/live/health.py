@@ -17,9 +17,9 @@ from typing import Final
 
 from vllm_adapter.hostfacts._tree import Tree
 from vllm_adapter.hostfacts.device_facts import Accelerator
-from vllm_adapter_doctor.live.children import Ended, run_all
+from vllm_adapter_doctor.live.children import ProcessResult, run_all
 from vllm_adapter_doctor.live.reader_lines import parse
-from vllm_adapter_doctor.live.readers import Reader, find_readers
+from vllm_adapter_doctor.live.readers import VendorReader, find_readers
 from vllm_adapter_doctor.live.tools import Tool, asked_tools, find_program
 from vllm_adapter_doctor.report.merge import join_accelerators
 from vllm_adapter_doctor.report.read import parse_report
@@ -29,7 +29,7 @@ _HANGS: Final = ("gave no answer", "printed more than")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class HealthReading:
     """What was said. With `fault`, a sentence, nothing could be read; `hangs` if it took too long.
 
     `asked` are the programs, for messages.
@@ -57,10 +57,10 @@ def read_health(
     environ: Mapping[str, str] = os.environ,
     root: Path = Path("/"),
     timeout_s: float = TIMEOUT_S,
-) -> Reading:
+) -> HealthReading:
     """Asks once; never raises for what a library or tool does. At most twice `timeout_s`."""
     settings = {**environ, "LC_ALL": "C", "LANGUAGE": "C", "PYTHONDONTWRITEBYTECODE": "1"}
-    first = Reading()
+    first = HealthReading()
     reader = find_readers()[0].get(vendor)
     if reader and sys.executable:
         first = _by_reader(reader, settings, timeout_s)
@@ -69,23 +69,27 @@ def read_health(
     second = _by_tool(vendor, Tree(root), settings, timeout_s)
     if second.accelerators or second.hangs or first.fault is None:
         return second
-    return Reading(
+    return HealthReading(
         asked=second.asked or first.asked,
         fault="; ".join(filter(None, (first.fault, second.fault))),
     )
 
 
-def _by_reader(reader: Reader, environ: Mapping[str, str], timeout_s: float) -> Reading:
+def _by_reader(
+    reader: VendorReader, environ: Mapping[str, str], timeout_s: float
+) -> HealthReading:
     (ended,) = run_all([reader.command], timeout_s=timeout_s, environ=environ)
     said = parse(ended.output, reader.vendor, reader.module)
     fault = ended.fault or next(iter(said.wrong), None)
     if fault or not said.accelerators:
         fault = fault or said.fault or "it lists no device"
-        return Reading((), said.source, f"{said.source}: {fault}", _hangs(ended))
-    return Reading(said.accelerators, said.source)
+        return HealthReading((), said.source, f"{said.source}: {fault}", _hangs(ended))
+    return HealthReading(said.accelerators, said.source)
 
 
-def _by_tool(vendor: str, tree: Tree, environ: Mapping[str, str], timeout_s: float) -> Reading:
+def _by_tool(
+    vendor: str, tree: Tree, environ: Mapping[str, str], timeout_s: float
+) -> HealthReading:
     missing = []
     for tool in tools_of(vendor):
         program, calls = tool.program, tool.health
@@ -105,13 +109,13 @@ def _by_tool(vendor: str, tree: Tree, environ: Mapping[str, str], timeout_s: flo
             if one.fault
         ]
         if found:
-            return Reading(found, program)
+            return HealthReading(found, program)
         said = faults[0] if faults else f"{program} lists no device"
-        return Reading((), program, said, any(map(_hangs, ended)))
-    return Reading(fault="; ".join(missing))
+        return HealthReading((), program, said, any(map(_hangs, ended)))
+    return HealthReading(fault="; ".join(missing))
 
 
-def _parsed(vendor: str, ended: Ended) -> tuple[Accelerator, ...]:
+def _parsed(vendor: str, ended: ProcessResult) -> tuple[Accelerator, ...]:
     """The vendor's devices in an answer; half an answer of a killed program is none."""
     if ended.fault is not None and not ended.fault.startswith("ended with"):
         return ()
@@ -122,5 +126,5 @@ def _parsed(vendor: str, ended: Ended) -> tuple[Accelerator, ...]:
     return tuple(one for one in facts.accelerators if one.vendor == vendor)
 
 
-def _hangs(ended: Ended) -> bool:
+def _hangs(ended: ProcessResult) -> bool:
     return ended.fault is not None and ended.fault.startswith(_HANGS)

@@ -43,7 +43,7 @@ def describe_os(
         *_container(tree, environ),
         *_wsl(tree, release),
         *_virtual(tree, flags),
-        *_phone(tree, environ),
+        *_android(tree, environ),
     }
     return replace(
         seen,
@@ -137,7 +137,7 @@ def _virtual(tree: Tree, flags: Collection[str]) -> Iterator[str]:
         yield "vm"
 
 
-def _phone(tree: Tree, environ: Mapping[str, str]) -> Iterator[str]:
+def _android(tree: Tree, environ: Mapping[str, str]) -> Iterator[str]:
     if environ.get("ANDROID_ROOT") or tree.text("/system/build.prop", 1) is not None:
         yield "android"
     if environ.get("TERMUX_VERSION") or "com.termux" in environ.get("PREFIX", ""):

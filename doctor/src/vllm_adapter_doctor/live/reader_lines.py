@@ -19,7 +19,7 @@ from vllm_adapter_doctor.report.parsers._common import normal_bdf
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class LineField:
     """A field of a line: what it holds, in words, how that is checked, and what it means."""
 
     kind: str
@@ -54,16 +54,16 @@ def _processes(value: Any) -> bool:
     )
 
 
-def _of_text(meaning: str) -> Field:
-    return Field("text", _text, meaning)
+def _of_text(meaning: str) -> LineField:
+    return LineField("text", _text, meaning)
 
 
-def _of_whole(meaning: str) -> Field:
-    return Field("a whole number from 0", _whole, meaning)
+def _of_whole(meaning: str) -> LineField:
+    return LineField("a whole number from 0", _whole, meaning)
 
 
 _SOURCE: Final = _of_text("the library that says it; the reader's module where it is left out")
-DEVICE: Final[Mapping[str, Field]] = {
+DEVICE: Final[Mapping[str, LineField]] = {
     "index": _of_whole("the device's number in the library's own counting"),
     "die": _of_whole("the number of an instance or partition in its device, which `index` names"),
     "source": _SOURCE,
@@ -78,15 +78,17 @@ DEVICE: Final[Mapping[str, Field]] = {
     "compute_units": _of_whole("multiprocessors, compute units, cores of this device now"),
     "memory_total_bytes": _of_whole("its memory"),
     "memory_used_bytes": _of_whole("the part in use, by whomever"),
-    "temperature_c": Field("a number", _number, "the hottest sensor that guards the chip"),
+    "temperature_c": LineField("a number", _number, "the hottest sensor that guards the chip"),
     "power_mw": _of_whole("what it draws now"),
     "power_cap_mw": _of_whole("what it may draw"),
-    "utilization_percent": Field("a number", _number, "the share of time in which it computed"),
+    "utilization_percent": LineField(
+        "a number", _number, "the share of time in which it computed"
+    ),
     "clock_mhz": _of_whole("the compute clock now"),
     "clock_max_mhz": _of_whole("the highest that it can have"),
-    "throttled": Field("a list of texts", _words, "what holds the clocks down now, else []"),
+    "throttled": LineField("a list of texts", _words, "what holds the clocks down now, else []"),
     "uncorrected": _of_whole("uncorrectable memory errors since the driver was loaded"),
-    "processes": Field(
+    "processes": LineField(
         "a list of [id, bytes or null, name or null]",
         _processes,
         "who computes on it, with the memory that each holds; the name may be left out",
@@ -94,12 +96,12 @@ DEVICE: Final[Mapping[str, Field]] = {
     "lost": _of_text("the call that said that the device is lost"),
     "unreadable": _of_text("the call that failed with an unknown error, as of a dead device"),
 }
-VERSION: Final[Mapping[str, Field]] = {
+VERSION: Final[Mapping[str, LineField]] = {
     "component": _of_text("whose version it is, as in `Driver` of the facts"),
     "version": _of_text("the version"),
     "source": _SOURCE,
 }
-FAULT: Final[Mapping[str, Field]] = {
+FAULT: Final[Mapping[str, LineField]] = {
     "fault": _of_text("why no device could be asked, and what helps"),
     "source": _SOURCE,
 }
@@ -161,7 +163,7 @@ def parse(output: bytes, vendor: str, module: str) -> Lines:
     )
 
 
-_KINDS: Final[Mapping[str, Mapping[str, Field]]] = {
+_KINDS: Final[Mapping[str, Mapping[str, LineField]]] = {
     "index": DEVICE,
     "component": VERSION,
     "fault": FAULT,

@@ -27,7 +27,7 @@ _MODULE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class VendorReader:
     """A vendor's reader: the module, and the distribution that brings it."""
 
     vendor: str
@@ -45,7 +45,7 @@ class Reader:
         return (sys.executable, "-P", "-B", "-c", _RUN, self.module, *folders)
 
 
-def find_readers() -> tuple[dict[str, Reader], list[str]]:
+def find_readers() -> tuple[dict[str, VendorReader], list[str]]:
     """(the readers by vendor; a sentence for each entry point that is left out).
 
     A reader counts where its distribution brings the adapter of that name, and for a vendor of
@@ -55,12 +55,12 @@ def find_readers() -> tuple[dict[str, Reader], list[str]]:
         (point.name, _key(point)): point.value.partition(":")[0]
         for point in entry_points(ADAPTERS)
     }
-    found: dict[str, list[Reader]] = {}
+    found: dict[str, list[VendorReader]] = {}
     left_out: list[str] = []
     for point in sorted(entry_points(GROUP), key=lambda point: (point.name, _key(point))):
         fault = fault_of(point, packages.get((point.name, _key(point))))
         if fault is None:
-            reader = Reader(point.name, point.value, point.distribution)
+            reader = VendorReader(point.name, point.value, point.distribution)
             found.setdefault(point.name, []).append(reader)
         else:
             left_out.append(

@@ -16,9 +16,9 @@ from typing import Final
 from vllm_adapter.hostfacts._tree import Tree
 from vllm_adapter.hostfacts.facts import Accelerator, Driver, HostFacts, Line
 from vllm_adapter.hostfacts.vendor_files import once, sections
-from vllm_adapter_doctor.live.children import Ended, run_all
+from vllm_adapter_doctor.live.children import ProcessResult, run_all
 from vllm_adapter_doctor.live.reader_lines import Lines, parse
-from vllm_adapter_doctor.live.readers import Reader, find_readers
+from vllm_adapter_doctor.live.readers import VendorReader, find_readers
 from vllm_adapter_doctor.report.merge import join_accelerators, merge, same_device
 from vllm_adapter_doctor.report.read import parse_report
 
@@ -75,7 +75,7 @@ class _Call:
     command: tuple[str, ...]
     tool: Tool | None = None
     document: bool = False
-    reader: Reader | None = None
+    reader: VendorReader | None = None
     component: str = ""
 
 
@@ -85,7 +85,7 @@ def ask_tools(
     environ: Mapping[str, str],
     *,
     timeout_s: float,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> HostFacts:
     """What the tools of this machine say; `seen` are the vendors whose device or driver is here.
 
@@ -101,7 +101,7 @@ def ask_tools(
     def one_ended() -> None:
         nonlocal count
         count += 1
-        told(count, len(calls))
+        on_progress(count, len(calls))
 
     settings = {**environ, "LC_ALL": "C", "LANGUAGE": "C", "PYTHONDONTWRITEBYTECODE": "1"}
     ended = run_all(
@@ -138,20 +138,20 @@ def ask_tools(
 
 
 def _known(
-    read: Sequence[Accelerator], told: HostFacts, seen: Collection[str]
+    read: Sequence[Accelerator], by_tools: HostFacts, seen: Collection[str]
 ) -> tuple[Accelerator, ...]:
     """The readers' devices that a tool listed as that vendor's, or all where no tool listed any.
 
     Other makers have libraries of a vendor's name too: theirs complete nothing of that vendor's.
     """
-    if not told.accelerators:
+    if not by_tools.accelerators:
         return tuple(device for device in read if device.vendor in seen)
     return tuple(
-        device for device in read if any(same_device(device, one) for one in told.accelerators)
+        device for device in read if any(same_device(device, one) for one in by_tools.accelerators)
     )
 
 
-def _read(tree: Tree, reader: Reader, end: Ended) -> Lines:
+def _read(tree: Tree, reader: VendorReader, end: ProcessResult) -> Lines:
     """What a reader says, where it ended well; else nothing, and why is unknown."""
     said = parse(end.output, reader.vendor, reader.module)
     fault = next(iter(said.wrong), None) or said.fault
@@ -223,7 +223,7 @@ def find_program(
     return None, fault
 
 
-def _text(end: Ended) -> str:
+def _text(end: ProcessResult) -> str:
     """What a program printed that ended by itself; half an answer is none."""
     whole = end.fault is None or end.fault.startswith("ended with")
     return end.output.decode("utf-8", "replace") if whole else ""

@@ -32,16 +32,19 @@ def collect_all(
     *,
     timeout_s: float = TIMEOUT_S,
     node_globs: Sequence[str] = (),
-    told: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> HostFacts:
     """Everything that this machine says of itself, its vendors' tools included; never raises.
 
     As `hostfacts.live.collect`; the tools are those of this process's PATH. They run side by side,
     each in a child process that is ended after `timeout_s` seconds. Files are believed over tools.
-    `told` is called at each tool's end with how many have ended, and of how many.
+    `on_progress` is called at each tool's end with how many have ended, and of how many.
     """
     return complete(
-        collect(root, node_globs=node_globs), Tree(root), timeout_s=timeout_s, told=told
+        collect(root, node_globs=node_globs),
+        Tree(root),
+        timeout_s=timeout_s,
+        on_progress=on_progress,
     )
 
 
@@ -50,7 +53,7 @@ def complete(
     tree: Tree,
     *,
     timeout_s: float,
-    told: Callable[[int, int], None],
+    on_progress: Callable[[int, int], None],
     environ: Mapping[str, str] = os.environ,
 ) -> HostFacts:
     """`quick`, as `live.collect` gave it for the same root, with all that can be added."""
@@ -75,7 +78,7 @@ def complete(
         environment=read_environment(environ),
     )
     seen = _seen(files, devices)
-    tools = ask_tools(tree, seen, environ, timeout_s=timeout_s, told=told)
+    tools = ask_tools(tree, seen, environ, timeout_s=timeout_s, on_progress=on_progress)
     accelerators = join_accelerators(tools.accelerators, devices)
     whole = merge((files, replace(tools, accelerators=())))
     return replace(

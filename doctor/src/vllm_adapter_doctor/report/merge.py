@@ -34,14 +34,14 @@ def _join_facts(first: HostFacts, second: HostFacts) -> HostFacts:
         elif field.name == "pci":
             values[field.name] = _keyed(one, other, "bdf")
         elif field.name == "drivers":
-            values[field.name] = _united(one, other)
+            values[field.name] = _union(one, other)
         elif field.name in ("packages", "environment", "unknown"):
             known = {item[0] for item in one}
             values[field.name] = one + tuple(item for item in other if item[0] not in known)
         elif field.name in ("modules",):
             values[field.name] = tuple(sorted({*one, *other}))
         elif field.name in ("nodes", "links"):
-            values[field.name] = _united(one, other)
+            values[field.name] = _union(one, other)
         else:
             values[field.name] = _joined(one, other)
     return HostFacts(**values)
@@ -69,7 +69,7 @@ def _keyed(one: tuple[T, ...], other: tuple[T, ...], key: str) -> tuple[T, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def _united(one: tuple[T, ...], other: tuple[T, ...]) -> tuple[T, ...]:
+def _union(one: tuple[T, ...], other: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(dict.fromkeys((*one, *other)))
 
 

@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.errors import DeviceUnhealthy
 from vllm_adapter_doctor.devices.driver_rules import driver_verdicts
-from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager
+from vllm_adapter_doctor.devices.manager import DeviceCandidate, DeviceManager
 from vllm_adapter_doctor.devices.visible import Environment, environment_for
-from vllm_adapter_doctor.live.health import TIMEOUT_S, Reading, can_read, read_health
+from vllm_adapter_doctor.live.health import TIMEOUT_S, HealthReading, can_read, read_health
 from vllm_adapter_doctor.live.tools import ask_tools
-from vllm_adapter_doctor.serving.health import Used, findings, of_verdicts, refuses, sentence, used
+from vllm_adapter_doctor.serving.health import (
+    DevicesInUse,
+    findings,
+    refuses,
+    sentence,
+    used,
+    verdict_findings,
+)
 
 if TYPE_CHECKING:
     from vllm_adapter.hostfacts.facts import HostFacts
@@ -41,19 +48,19 @@ class Policy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PreparedDevices:
     """The devices to open. `environment` is what must be set so that others are taken.
 
     `unread` is whether their health could not be read, which was said.
     """
 
-    used: Used
+    used: DevicesInUse
     environment: Environment | None = None
     unread: bool = False
 
 
 @dataclass
-class Start:
+class StartRequest:
     """One start: whose devices, how many (None: not known), and how its questions are asked.
 
     The first `skip` of the devices are not opened. `manager` gives the box's devices with what a
@@ -62,22 +69,22 @@ class Start:
 
     vendor: str
     count: int | None
-    manager: Callable[[Reading], DeviceManager]
+    manager: Callable[[HealthReading], DeviceManager]
     say: Callable[[str], None]
-    read: Callable[[str], Reading] = read_health
+    read: Callable[[str], HealthReading] = read_health
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     skip: int = 0
     _faults: set[str] = field(default_factory=set)
 
-    def prepare(self, policy: Policy, limit_s: float = WAIT_LIMIT_S) -> Ready:
+    def prepare(self, policy: Policy, limit_s: float = WAIT_LIMIT_S) -> PreparedDevices:
         """Looks at the devices and follows the policy.
 
         Raises:
             DeviceUnhealthy: one cannot be used, or the policy refuses it; with its finding's code.
         """
         if not can_read(self.vendor):
-            return Ready(Used())
+            return PreparedDevices(DevicesInUse())
         manager, taken, wrong = self._look()
         if policy is Policy.WAIT and wrong:
             manager, taken, wrong = self._wait(manager, taken, wrong, limit_s)
@@ -88,9 +95,9 @@ class Start:
             raise _refused(bad[0])
         for one in wrong:
             self.say(sentence(one))
-        return Ready(taken, unread=bool(self._faults))
+        return PreparedDevices(taken, unread=bool(self._faults))
 
-    def _look(self) -> tuple[DeviceManager, Used, list[Finding]]:
+    def _look(self) -> tuple[DeviceManager, DevicesInUse, list[Finding]]:
         reading = self.read(self.vendor)
         if reading.fault is not None and reading.fault not in self._faults:
             self._faults.add(reading.fault)
@@ -98,36 +105,38 @@ class Start:
         manager = self.manager(reading)
         taken = used(manager, self.vendor, self.count)
         if self.skip and taken.certain:
-            taken = Used(taken.devices[self.skip :])
+            taken = DevicesInUse(taken.devices[self.skip :])
         known = {one.device.id: one for one in manager.candidates()}
         asked = [known[device.id] for device in taken.devices if device.id in known]
-        found = [_wrong(each) for each in asked]
+        found = [_health_findings(each) for each in asked]
         if found and all(any(map(refuses, of_one)) for of_one in found):
             taken = replace(taken, certain=True)  # whichever it opens cannot be used
         return manager, taken, [one for of_one in found for one in of_one]
 
     def _wait(
-        self, manager: DeviceManager, taken: Used, wrong: list[Finding], limit_s: float
-    ) -> tuple[DeviceManager, Used, list[Finding]]:
+        self, manager: DeviceManager, taken: DevicesInUse, wrong: list[Finding], limit_s: float
+    ) -> tuple[DeviceManager, DevicesInUse, list[Finding]]:
         began, delay = self.clock(), _FIRST_DELAY_S
         self.say(f"waiting up to {limit_s:g} s: {sentence(wrong[0])}")
-        while wrong and (left := began + limit_s - self.clock()) > 0:
-            self.sleep(min(delay, left))
+        while wrong and (remaining := began + limit_s - self.clock()) > 0:
+            self.sleep(min(delay, remaining))
             delay = min(2 * delay, _LONGEST_DELAY_S)
             manager, taken, wrong = self._look()
         if not wrong:
             self.say(f"healthy after {self.clock() - began:.0f} s")
         return manager, taken, wrong
 
-    def _others(self, manager: DeviceManager, taken: Used, wrong: list[Finding]) -> Ready:
+    def _others(
+        self, manager: DeviceManager, taken: DevicesInUse, wrong: list[Finding]
+    ) -> PreparedDevices:
         count = len(taken.devices) if self.count is None else self.count
         siblings = manager.inventory.of(self.vendor)
         good = [
             one
             for one in manager.candidates()
-            if one.device.vendor == self.vendor and one.usable and not _wrong(one)
+            if one.device.vendor == self.vendor and one.usable and not _health_findings(one)
         ]
-        chosen = [one.device for one in _alike(good)[:count]]
+        chosen = [one.device for one in _same_kind(good)[:count]]
         if self.count is None or len(chosen) < count:
             few = f"{len(chosen)} of {count} needed devices are healthy"
             unknown = "the server's flags do not say how many devices it needs"
@@ -137,17 +146,17 @@ class Start:
             raise _refused(wrong[0], "; ".join(environment.notes))
         names = ", ".join(one.id for one in chosen)
         self.say(f"{sentence(wrong[0])}: {names} of {self.vendor}'s devices taken in place of it")
-        return Ready(Used(tuple(chosen)), environment)
+        return PreparedDevices(DevicesInUse(tuple(chosen)), environment)
 
 
-def _wrong(one: Candidate) -> list[Finding]:
-    told = one.device.told
-    return [*of_verdicts(one), *([] if told is None else findings(told, idle=True))]
+def _health_findings(one: DeviceCandidate) -> list[Finding]:
+    reported = one.device.reported
+    return [*verdict_findings(one), *([] if reported is None else findings(reported, idle=True))]
 
 
-def _alike(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _same_kind(candidates: Sequence[DeviceCandidate]) -> list[DeviceCandidate]:
     """The largest group of one kind; of equal ones the first."""
-    groups: dict[tuple[str | None, str | None, int | None], list[Candidate]] = {}
+    groups: dict[tuple[str | None, str | None, int | None], list[DeviceCandidate]] = {}
     for one in candidates:
         key = (one.device.name, one.device.arch, one.device.memory_total_bytes)
         groups.setdefault(key, []).append(one)
@@ -159,7 +168,7 @@ def _refused(one: Finding, why: str = "") -> DeviceUnhealthy:
     return DeviceUnhealthy(f"{message}; {why}" if why else message, hint=one.action, code=one.code)
 
 
-def box(host: HostFacts, reading: Reading, vendor: str) -> HostFacts:
+def box(host: HostFacts, reading: HealthReading, vendor: str) -> HostFacts:
     """The quick facts of this machine with what a reading, files and the environment say."""
     from vllm_adapter.hostfacts._tree import Tree
     from vllm_adapter_doctor.live.drivers import read_drivers
@@ -175,11 +184,11 @@ def box(host: HostFacts, reading: Reading, vendor: str) -> HostFacts:
     if not any(one.stops for one in driver_verdicts(vendor, facts)):
         return facts
     # its tool knows of a forward-compatibility package, which the files do not
-    told = ask_tools(tree, {vendor}, os.environ, timeout_s=TIMEOUT_S)
-    return replace(facts, drivers=(*facts.drivers, *told.drivers))
+    reported = ask_tools(tree, {vendor}, os.environ, timeout_s=TIMEOUT_S)
+    return replace(facts, drivers=(*facts.drivers, *reported.drivers))
 
 
-def start_here(vendor: str, count: int | None, say: Callable[[str], None]) -> Start:
+def start_here(vendor: str, count: int | None, say: Callable[[str], None]) -> StartRequest:
     """A start on this machine, with the adapters that are installed."""
     from vllm_adapter.discovery import registry
     from vllm_adapter.settings import Settings
@@ -187,12 +196,12 @@ def start_here(vendor: str, count: int | None, say: Callable[[str], None]) -> St
     settings = Settings.from_environ()
     records = registry.scan(settings)
     host = registry.host_for(records)
-    known = registry.remembered(registry.located(records, host), host)
+    known = registry.with_cached_probes(registry.located(records, host), host)
 
-    def manager(reading: Reading) -> DeviceManager:
+    def manager(reading: HealthReading) -> DeviceManager:
         return DeviceManager(box(host, reading, vendor), settings, known, live=True)
 
-    return Start(vendor, count, manager, say)
+    return StartRequest(vendor, count, manager, say)
 
 
 def look_at(vendor: str, index: int, say: Callable[[str], None]) -> None:
@@ -201,7 +210,7 @@ def look_at(vendor: str, index: int, say: Callable[[str], None]) -> None:
     Raises:
         DeviceUnhealthy: it cannot be used at all.
     """
-    reading = read_health(vendor) if can_read(vendor) else Reading()
+    reading = read_health(vendor) if can_read(vendor) else HealthReading()
     if reading.accelerators:
         start = start_here(vendor, index + 1, say)
         start.skip, start.read = index, lambda _: reading

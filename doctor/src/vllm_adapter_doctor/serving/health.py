@@ -15,19 +15,19 @@ from vllm_adapter.contract.codes import CODES
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.health_rules import is_broken
-from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager
+from vllm_adapter_doctor.devices.manager import DeviceCandidate, DeviceManager
 from vllm_adapter_doctor.devices.rules import GIB
 from vllm_adapter_doctor.devices.verdict import Outcome
 from vllm_adapter_doctor.devices.visible import (
+    counts_in_bus_order,
     hidden_by,
-    in_order,
     limits_of,
-    numbers_are_told,
+    numbers_are_reported,
     program_number,
     variables_of,
 )
-from vllm_adapter_doctor.findings.box import Box
 from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
+from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.findings.register import rules_of
 from vllm_adapter_doctor.report.merge import same_device
 
@@ -38,7 +38,7 @@ _TAKEN_SHARE: Final = 0.10
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class DevicesInUse:
     """The devices that a program will open, in its own order.
 
     Not `certain`: it opens some of these, and which is not known.
@@ -48,7 +48,7 @@ class Used:
     certain: bool = True
 
 
-def used(manager: DeviceManager, vendor: str, count: int | None) -> Used:
+def used(manager: DeviceManager, vendor: str, count: int | None) -> DevicesInUse:
     """The first `count` devices of a vendor that the environment lets a program see.
 
     `count` is None where nobody can tell how many it takes.
@@ -56,8 +56,8 @@ def used(manager: DeviceManager, vendor: str, count: int | None) -> Used:
     siblings = manager.inventory.of(vendor)
     visible, ordered = _visible(siblings, manager.facts)
     if count is None or count >= len(visible):
-        return Used(visible, count is not None or len(visible) == 1)
-    return Used(visible[:count], True) if ordered else Used(visible, False)
+        return DevicesInUse(visible, count is not None or len(visible) == 1)
+    return DevicesInUse(visible[:count], True) if ordered else DevicesInUse(visible, False)
 
 
 def _visible(siblings: Sequence[Device], facts: HostFacts) -> tuple[tuple[Device, ...], bool]:
@@ -80,10 +80,10 @@ def _numbers_are_known(siblings: Sequence[Device], facts: HostFacts) -> bool:
     """Whether a program numbers the devices as we do."""
     limits = limits_of(siblings[0].vendor)
     if limits.numbers == "logical":  # Gaudi's module ids, which its table does not tell
-        return numbers_are_told(siblings)
+        return numbers_are_reported(siblings)
     # CUDA counts the fastest first, unless told to count by bus address
     alike = len({(one.name, one.arch, one.memory_total_bytes) for one in siblings}) == 1
-    return alike or in_order(limits, facts)
+    return alike or counts_in_bus_order(limits, facts)
 
 
 def _named(item: str, siblings: Sequence[Device], plain: bool) -> Device | None:
@@ -94,9 +94,9 @@ def _named(item: str, siblings: Sequence[Device], plain: bool) -> Device | None:
     return by_id[0] if len(by_id) == 1 else None
 
 
-def said_of(device: Device, accelerators: Sequence[Accelerator]) -> Accelerator | None:
+def later_reading_of(device: Device, accelerators: Sequence[Accelerator]) -> Accelerator | None:
     """What a later reading says of a device; None if it does not list it."""
-    key = device.told or Accelerator(
+    key = device.reported or Accelerator(
         device.vendor, device.index, "inventory", bdf=device.bdf, uuid=device.uuid
     )
     return next((one for one in accelerators if same_device(key, one)), None)
@@ -115,7 +115,7 @@ def findings(one: Accelerator, *, own: Collection[int] = (), idle: bool = False)
     found = [
         each
         for rule in rules_of("health")
-        for each in rule.check(Box(HostFacts(accelerators=(seen,)), live=True))
+        for each in rule.check(ExaminedHost(HostFacts(accelerators=(seen,)), live=True))
         if each.code in WATCHED and each.severity is not Severity.NOTE
     ]
     if idle and all(each.code != "VA1703" for each in found):
@@ -147,12 +147,12 @@ def refuses(one: Finding) -> bool:
     return one.severity is Severity.ERROR
 
 
-def is_gone(one: Finding, told: Accelerator) -> bool:
+def is_lost(one: Finding, reported: Accelerator) -> bool:
     """Whether a server that runs has lost the device: an alarm alone does not end it."""
-    return refuses(one) and one.code in ("VA1701", "VA1704") and is_broken(told)
+    return refuses(one) and one.code in ("VA1701", "VA1704") and is_broken(reported)
 
 
-def of_verdicts(candidate: Candidate) -> list[Finding]:
+def verdict_findings(candidate: DeviceCandidate) -> list[Finding]:
     """What else stops a device that is about to be opened: its driver, its torch build, MIG.
 
     Its health has findings of its own; and its tool has just opened it, whatever its nodes are.

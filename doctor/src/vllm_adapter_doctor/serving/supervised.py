@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG: Final = 1
 """# upstream: linux include/uapi/linux/prctl.h"""
 
 
-class Supervised:
+class SupervisedServer:
     """One server. Make it and call `run` in the main thread; `end` may come from another."""
 
     def __init__(

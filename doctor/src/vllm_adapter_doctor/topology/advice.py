@@ -7,15 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import LinkMatrix
-from vllm_adapter.hostfacts.vendor_files import Table, sections
-from vllm_adapter_doctor.topology.groups import braced, components
+from vllm_adapter.hostfacts.vendor_files import LazyMapping, sections
+from vllm_adapter_doctor.topology.groups import components, short_groups
 from vllm_adapter_doctor.topology.link_kind import LinkKind
 from vllm_adapter_doctor.topology.numa_map import span
 from vllm_adapter_doctor.topology.types import Pair, Topology
 
-_UNLINKED: Final[Mapping[str, Mapping[str, str]]] = Table(lambda: dict(sections("links", "none")))
+_UNLINKED: Final[Mapping[str, Mapping[str, str]]] = LazyMapping(
+    lambda: dict(sections("links", "none"))
+)
 """What is said of several cards where none of the vendor's own links is seen."""
-_TWOFOLD: Final[Mapping[str, Mapping[str, str]]] = Table(lambda: dict(sections("links", "cards")))
+_TWOFOLD: Final[Mapping[str, Mapping[str, str]]] = LazyMapping(
+    lambda: dict(sections("links", "cards"))
+)
 """Cards that are two devices each, in the order of their numbers."""
 _ALLOWED: Final = frozenset({"OK", "ENABLED", "TRUE"})
 _REFUSED: Final = frozenset({"GNS", "CNS", "TNS", "NS", "DR", "DISABLED", "FALSE"})
@@ -78,7 +82,7 @@ def _sizes(topology: Topology, labels: Sequence[str]) -> Iterator[str]:
         yield "every device is alone: tensor parallelism crosses sockets; prefer pipeline or data"
     elif sizes:
         yield (
-            f"tensor parallel {_or(sizes)} stays inside one group of {braced(groups)}; "
+            f"tensor parallel {_or(sizes)} stays inside one group of {short_groups(groups)}; "
             "across groups use pipeline or data parallelism"
         )
         if any(domain.meshes for domain in topology.domains):
@@ -117,12 +121,12 @@ def _peers(labels: Sequence[str], matrices: Sequence[LinkMatrix]) -> Iterator[st
 def _unlinked(topology: Topology, labels: Sequence[str], said: Mapping[str, str]) -> Iterator[str]:
     joined = {label for domain in topology.domains for label in domain.devices}
     names = [topology.device(label).name or "" for label in labels if label not in joined]
-    told = any(pair.link.kind is not LinkKind.UNKNOWN for pair in topology.pairs)
+    reported = any(pair.link.kind is not LinkKind.UNKNOWN for pair in topology.pairs)
     if not names or joined:
         return
     if any(re.search(said["names"], name) for name in names):
         yield said["named"]
-    elif told:
+    elif reported:
         yield said["others" if all(names) else "unnamed"]
 
 

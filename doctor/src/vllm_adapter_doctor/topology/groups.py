@@ -59,11 +59,11 @@ def _domain(group: tuple[str, ...], pairs: Sequence[Pair]) -> Domain:
         text += f"{len(direct)} of {len(inner)} pairs have a direct link"
     meshes = _meshes(group, direct) if complete is False and direct else ()
     if meshes:
-        text += f"; groups with every pair direct: {braced(meshes)}"
+        text += f"; groups with every pair direct: {short_groups(meshes)}"
     return Domain(group, fabric, complete, count, text, meshes)
 
 
-def braced(groups: Iterable[Iterable[str]]) -> str:
+def short_groups(groups: Iterable[Iterable[str]]) -> str:
     """Groups of labels in short: "{GPU0-3}, {GPU4-7}"."""
     return ", ".join("{" + span(group) + "}" for group in groups)
 

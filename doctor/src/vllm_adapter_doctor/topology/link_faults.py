@@ -139,13 +139,15 @@ def _no_fabric(
 ) -> Iterator[Problem]:
     """Boards that are built with a fabric, and show none."""
     joined = {label for domain in domains for label in domain.devices}
-    told = {
+    reported = {
         label
         for pair in pairs
         if pair.link.kind is not LinkKind.UNKNOWN
         for label in (pair.first, pair.second)
     }
-    alone = [one for one in devices if one.label in told and one.label not in joined and one.name]
+    alone = [
+        one for one in devices if one.label in reported and one.label not in joined and one.name
+    ]
     for vendor, boards in sections("links", "boards"):
         words, fabric, action = boards["words"], boards["fabric"], boards["action"]
         found = [d.label for d in alone if d.vendor == vendor and re.search(words, d.name or "")]

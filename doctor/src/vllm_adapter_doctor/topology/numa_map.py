@@ -126,13 +126,13 @@ def _visible(
 ) -> Sequence[TopoDevice] | str:
     """The devices that a process sees, in its order; or why that is not known."""
     found = {name: facts.variable(name) for name in _names(vendor)}
-    told = {name: value for name, value in found.items() if value is not None}
-    if not told:
+    reported = {name: value for name, value in found.items() if value is not None}
+    if not reported:
         return devices
     first = VENDORS[vendor].limits.read[0]  # it filters before the others count
-    if len(told) > 1 and (first in told or len(set(told.values())) > 1):
-        return f"no binding: {' and '.join(told)} are both set: unset all but one"
-    name, value = next(iter(told.items()))
+    if len(reported) > 1 and (first in reported or len(set(reported.values())) > 1):
+        return f"no binding: {' and '.join(reported)} are both set: unset all but one"
+    name, value = next(iter(reported.items()))
     if value.strip().lower() == "all":
         return devices
     chosen: list[TopoDevice] = []

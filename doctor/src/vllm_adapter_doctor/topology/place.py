@@ -18,7 +18,7 @@ _SYSFS = "numa_node under /sys/bus/pci/devices would show it"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NumaPlacement:
     """Where a device is. `how` says how that is known, or why it is not.
 
     `by_tool`: only the tool's own words say so, which may be those of a cpuset. `cpus` are within
@@ -37,14 +37,16 @@ def is_wsl(facts: HostFacts) -> bool:
     return any(word.startswith("wsl") for word in facts.os.environment)
 
 
-def locate(device: Accelerator, siblings: Sequence[Accelerator], facts: HostFacts) -> Place:
+def locate(
+    device: Accelerator, siblings: Sequence[Accelerator], facts: HostFacts
+) -> NumaPlacement:
     """The place of one device; `siblings` are all devices of its vendor here."""
     if is_wsl(facts):
-        return Place(None, "WSL shows no NUMA node of a device")
+        return NumaPlacement(None, "WSL shows no NUMA node of a device")
     node, how, by_tool = _node(device, siblings, facts)
     near = _near(device, node, facts)
     allowed = _allowed(near, facts)
-    return Place(node, how, by_tool, allowed, bool(near) and not allowed)
+    return NumaPlacement(node, how, by_tool, allowed, bool(near) and not allowed)
 
 
 def _node(

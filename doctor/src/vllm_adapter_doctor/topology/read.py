@@ -17,7 +17,7 @@ from vllm_adapter_doctor.topology.groups import domains, islands
 from vllm_adapter_doctor.topology.link_faults import problems
 from vllm_adapter_doctor.topology.link_kind import UNKNOWN, LinkClass, LinkKind, classify
 from vllm_adapter_doctor.topology.numa_map import numa_maps, span
-from vllm_adapter_doctor.topology.place import Place, is_wsl, locate
+from vllm_adapter_doctor.topology.place import NumaPlacement, is_wsl, locate
 from vllm_adapter_doctor.topology.types import Nic, Pair, TopoDevice, Topology
 
 _DIE: Final = re.compile(r"\d+/(\d+)$")
@@ -35,7 +35,7 @@ def build(facts: HostFacts) -> Topology:
         [matrix.vendor for matrix in facts.links] + [device.vendor for device in box]
     )
     devices: list[TopoDevice] = []
-    places: dict[str, Place] = {}
+    places: dict[str, NumaPlacement] = {}
     cells: Cells = {}
     nics: list[Nic] = []
     notes: list[str] = []
@@ -43,13 +43,15 @@ def build(facts: HostFacts) -> Topology:
         tables = [matrix for matrix in matrices if matrix.vendor == vendor]
         peers = [m for m in facts.links if m.vendor == vendor and m.kind != "links"]
         rows = _rows(vendor, (tables or peers)[:1], box, prefix=len(vendors) > 1)
-        siblings = [row.told for row in rows]
-        cut = [row.label for row in rows if row.told.cpus_truncated]
+        siblings = [row.reported for row in rows]
+        cut = [row.label for row in rows if row.reported.cpus_truncated]
         if cut:
             notes.append(f"the CPU affinity of {span(cut)} is cut in the text: it is not used")
         for row in rows:
-            places[row.label] = locate(row.told, siblings, facts)
-            devices.append(TopoDevice(row.label, row.device, row.told.index, places[row.label]))
+            places[row.label] = locate(row.reported, siblings, facts)
+            devices.append(
+                TopoDevice(row.label, row.device, row.reported.index, places[row.label])
+            )
         for table in tables:
             notes += table.notes
             notes += _enter(table, rows, cells, wsl=is_wsl(facts))
@@ -84,7 +86,7 @@ class _Row(NamedTuple):
 
     label: str
     name: str
-    told: Accelerator
+    reported: Accelerator
     device: Device
 
 
@@ -103,7 +105,7 @@ def _rows(
     word = VENDORS[vendor].label if vendor in VENDORS else "GPU"
     start = f"{vendor} " if prefix else ""
     if not tables:
-        return [_Row(f"{start}{word}{one.index}", "", _told(one), one) for one in own]
+        return [_Row(f"{start}{word}{one.index}", "", _reported(one), one) for one in own]
     table = tables[0]
     names = [name.replace(" ", "") for name in table.devices]
     if all(name.endswith("/0") for name in names):
@@ -111,17 +113,21 @@ def _rows(
     rows = []
     for name, short, index in zip(table.devices, names, table.indices, strict=False):
         device = _known(name, index, own) or Device(vendor, index)
-        told = _told(device, table.source)
+        reported = _reported(device, table.source)
         shown = f"{word}{index}" if ":" in name else short
-        rows.append(_Row(start + shown, name, replace(told, index=index), device))
+        rows.append(_Row(start + shown, name, replace(reported, index=index), device))
     return rows
 
 
-def _told(device: Device, source: str = "PCI") -> Accelerator:
+def _reported(device: Device, source: str = "PCI") -> Accelerator:
     """What its tool reported of it, with what the inventory joined to that."""
-    told = device.told or Accelerator(device.vendor, device.index, source)
+    reported = device.reported or Accelerator(device.vendor, device.index, source)
     return replace(
-        told, index=device.index, name=device.name or told.name, bdf=device.bdf, uuid=device.uuid
+        reported,
+        index=device.index,
+        name=device.name or reported.name,
+        bdf=device.bdf,
+        uuid=device.uuid,
     )
 
 
@@ -138,7 +144,7 @@ def _known(name: str, index: int, box: Sequence[Device]) -> Device | None:
 def _enter(table: LinkMatrix, rows: Sequence[_Row], cells: Cells, *, wsl: bool) -> Iterator[str]:
     """Adds a table's cells to those of earlier ones; says where they contradict each other."""
     by_name = {row.name: row.label for row in rows}
-    by_index = {row.told.index: row.label for row in rows}
+    by_index = {row.reported.index: row.label for row in rows}
     label_of = {
         name: by_name.get(name) or by_index.get(index)
         for name, index in zip(table.devices, table.indices, strict=False)
@@ -213,10 +219,12 @@ def _nics(table: LinkMatrix, rows: Sequence[_Row]) -> Iterator[Nic]:
                 kind = classify(link.text).kind
                 kinds.setdefault(nic, {}).setdefault(by_name[device], kind)
     for nic in table.nics:
-        told = kinds.get(nic, {})
-        best = min(told.values(), default=LinkKind.UNKNOWN)
-        near = () if best >= LinkKind.SYSTEM else (d for d, kind in told.items() if kind == best)
-        across = tuple(d for d, kind in told.items() if kind is LinkKind.SYSTEM)
+        reported = kinds.get(nic, {})
+        best = min(reported.values(), default=LinkKind.UNKNOWN)
+        near = (
+            () if best >= LinkKind.SYSTEM else (d for d, kind in reported.items() if kind == best)
+        )
+        across = tuple(d for d, kind in reported.items() if kind is LinkKind.SYSTEM)
         yield Nic(nic, names.get(nic), best.word, tuple(near), across)
 
 
@@ -243,7 +251,7 @@ def _one_node(pair: Pair, devices: Sequence[TopoDevice]) -> bool:
 
 def _notes(
     devices: Sequence[TopoDevice],
-    places: dict[str, Place],
+    places: dict[str, NumaPlacement],
     pairs: Sequence[Pair],
     facts: HostFacts,
 ) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.topology.link_kind import LinkClass
 from vllm_adapter_doctor.topology.numa_map import NumaMap, numactl_list
-from vllm_adapter_doctor.topology.place import Place
+from vllm_adapter_doctor.topology.place import NumaPlacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class TopoDevice:
     label: str
     device: Device
     index: int
-    at: Place
+    at: NumaPlacement
 
     @property
     def vendor(self) -> str:
@@ -31,8 +31,8 @@ class TopoDevice:
     @property
     def name(self) -> str | None:
         """The product's name."""
-        told = self.device.told
-        return self.device.name or (told.name if told else None)
+        reported = self.device.reported
+        return self.device.name or (reported.name if reported else None)
 
     @property
     def bdf(self) -> str | None:
@@ -67,7 +67,7 @@ class TopoDevice:
     @property
     def memory_nodes(self) -> tuple[int, ...]:
         """Nodes that hold the device's own memory and have no CPUs."""
-        return self.device.told.memory_nodes if self.device.told else ()
+        return self.device.reported.memory_nodes if self.device.reported else ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm_adapter.hostfacts.facts import Driver, TorchBuild
-from vllm_adapter.hostfacts.vendor_files import Table, once, sections
+from vllm_adapter.hostfacts.vendor_files import LazyMapping, once, sections
 from vllm_adapter_doctor.vendor_data.driver_versions import begins_with, older, parse_version
 
 _CUDA: Final = "cuda"
@@ -29,23 +29,23 @@ def _of(runtime: str, table: str) -> Mapping[str, Any]:
     return {}
 
 
-NVIDIA_MINIMUM: Final[Mapping[str, str]] = Table(lambda: _of(_CUDA, "minimum"))
+NVIDIA_MINIMUM: Final[Mapping[str, str]] = LazyMapping(lambda: _of(_CUDA, "minimum"))
 """CUDA runtime, by the first parts of its version: the oldest Linux driver that starts it."""
 
-PACKED: Final[Mapping[str, str]] = Table(lambda: _of(_CUDA, "packed"))
+PACKED: Final[Mapping[str, str]] = LazyMapping(lambda: _of(_CUDA, "packed"))
 """CUDA toolkit: the Linux driver in its installer. From 13.4 on an installer has no number."""
 
-NOTED: Final[Mapping[str, str]] = Table(lambda: _of(_CUDA, "noted"))
+NOTED: Final[Mapping[str, str]] = LazyMapping(lambda: _of(_CUDA, "noted"))
 """Toolkits whose release notes ask for an older driver than the packed one."""
 
-BRANCHES: Final[Mapping[int, str]] = Table(
+BRANCHES: Final[Mapping[int, str]] = LazyMapping(
     lambda: {int(branch): cuda for branch, cuda in _of(_CUDA, "branches").items()}
 )
 """NVIDIA driver branch: the highest CUDA that it reports."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wheel:
+class TorchWheel:
     """The archs in a torch build: minor releases `first` to `last`, `local` the tag after +."""
 
     first: tuple[int, int]
@@ -56,9 +56,9 @@ class Wheel:
     sure: bool = True
 
 
-def _wheel(raw: Mapping[str, Any]) -> Wheel:
+def _wheel(raw: Mapping[str, Any]) -> TorchWheel:
     first, last = (tuple(map(int, text.split("."))) for text in raw["torch"])
-    return Wheel(
+    return TorchWheel(
         (first[0], first[1]),
         (last[0], last[1]),
         tuple(raw["local"]),
@@ -69,17 +69,17 @@ def _wheel(raw: Mapping[str, Any]) -> Wheel:
 
 
 @once
-def wheels() -> tuple[Wheel, ...]:
+def wheels() -> tuple[TorchWheel, ...]:
     """Every official build. Archs are compute capabilities; +120 is PTX."""
     return tuple(
         _wheel(raw) for _, every in sections("drivers", "wheels", "builds") for raw in every
     )
 
 
-ROCM_ARCHS: Final[Mapping[str, str]] = Table(lambda: _of(_HIP, "archs"))
+ROCM_ARCHS: Final[Mapping[str, str]] = LazyMapping(lambda: _of(_HIP, "archs"))
 """ROCm: LLVM targets that its compatibility matrix names."""
 
-ROCM_DRIVERS: Final[Mapping[str, tuple[str, ...]]] = Table(
+ROCM_DRIVERS: Final[Mapping[str, tuple[str, ...]]] = LazyMapping(
     lambda: {rocm: tuple(drivers) for rocm, drivers in _of(_HIP, "drivers").items()}
 )
 """ROCm user space: releases of AMD's driver package that its matrix names; up to 6.3 those of two
@@ -97,7 +97,7 @@ class DriverFloor:
     source: str
 
 
-DRIVER_FLOORS: Final[Mapping[str, DriverFloor]] = Table(
+DRIVER_FLOORS: Final[Mapping[str, DriverFloor]] = LazyMapping(
     lambda: {vendor: DriverFloor(**raw) for vendor, raw in sections("drivers", "floor")}
 )
 """By the adapter's name."""
@@ -233,7 +233,7 @@ def wheel_archs(torch: str, machine: str = "x86_64") -> tuple[tuple[str, ...], b
     return None
 
 
-def _archs(wheel: Wheel) -> tuple[str, ...]:
+def _archs(wheel: TorchWheel) -> tuple[str, ...]:
     return tuple(
         f"compute_{arch[1:]}" if arch[0] == "+" else f"sm_{arch}" for arch in wheel.archs.split()
     )

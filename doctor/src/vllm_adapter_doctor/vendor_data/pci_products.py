@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vllm_adapter.hostfacts.known_vendors import VENDORS
-from vllm_adapter.hostfacts.vendor_files import Table, once, sections
+from vllm_adapter.hostfacts.vendor_files import LazyMapping, once, sections
 
 
 def _read() -> dict[str, str]:
@@ -21,7 +21,7 @@ def _read() -> dict[str, str]:
     }
 
 
-PRODUCTS: Final[Mapping[str, str]] = Table(_read)
+PRODUCTS: Final[Mapping[str, str]] = LazyMapping(_read)
 """By "vendor:device", as in `PciDevice`."""
 
 

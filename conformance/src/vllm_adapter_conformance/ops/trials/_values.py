@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from vllm_adapter_conformance.ops.draw import Draw
+from vllm_adapter_conformance.ops.draw import RandomTensors
 
 BEYOND_EXP: Final = (88.0, 89.0, 104.0, 1000.0, -80.0, -104.0, -200.0, -1000.0)
 """Where the exponential of float32 is about to overflow, or has.
@@ -15,7 +15,9 @@ Between -104 and -88 a result is less than 1e-36, and zero for those who divide 
 """
 
 
-def row_values(draw: Draw, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def row_values(
+    draw: RandomTensors, name: str, shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
     """Rows of a norm or a product."""
     if name == "zeros":
         return torch.zeros(shape, dtype=dtype)
@@ -35,7 +37,9 @@ def row_values(draw: Draw, name: str, shape: tuple[int, ...], dtype: torch.dtype
     return values
 
 
-def gate_values(draw: Draw, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def gate_values(
+    draw: RandomTensors, name: str, shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
     """Arguments of an activation. Minus infinity is none: its result is no number for some."""
     least = torch.finfo(dtype).smallest_normal
     scales = {"tiny": 1e-3, "saturated": 15.0, "denormal": least / 8}
@@ -49,7 +53,7 @@ def gate_values(draw: Draw, name: str, shape: tuple[int, ...], dtype: torch.dtyp
     return values.to(dtype)
 
 
-def up_values(draw: Draw, name: str, gate: torch.Tensor) -> torch.Tensor:
+def up_values(draw: RandomTensors, name: str, gate: torch.Tensor) -> torch.Tensor:
     """What a gate is multiplied with: never zero times infinity."""
     values = draw.quick(*gate.shape, dtype=gate.dtype)
     if name == "denormal":
@@ -63,7 +67,7 @@ def up_values(draw: Draw, name: str, gate: torch.Tensor) -> torch.Tensor:
 
 
 def copied_values(
-    draw: Draw, name: str, shape: tuple[int, ...], dtype: torch.dtype
+    draw: RandomTensors, name: str, shape: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
     """What is copied, bit by bit."""
     least = torch.finfo(dtype).smallest_normal
@@ -77,7 +81,7 @@ def copied_values(
 
 
 def score_values(
-    draw: Draw, name: str, query: torch.Tensor, keys: torch.Tensor
+    draw: RandomTensors, name: str, query: torch.Tensor, keys: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Queries and keys [..., heads, size], of normal values, made to have scores of that kind.
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, laid, torch_dtype
+from vllm_adapter_conformance.ops.draw import RandomTensors, laid, torch_dtype
 from vllm_adapter_conformance.ops.lengths import packed_lengths
-from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials._attend import attend
 from vllm_adapter_conformance.ops.trials._values import score_values
 
@@ -50,17 +50,17 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     heads = KV_HEADS * int(facts["gqa_ratio"])
 
     def sample(name: str, *lengths: int, views: bool = False) -> Sample:
-        def build(put: Put) -> tuple[object, ...]:
-            draw = Draw(seed, "attention", name)
+        def build(to_device: ToDevice) -> tuple[object, ...]:
+            draw = RandomTensors(seed, "attention", name)
             fused = draw.normal(sum(lengths), heads + 2 * KV_HEADS, size, dtype=dtype)
             split = [heads, KV_HEADS, KV_HEADS]
             if views:
-                parts = torch.split(put(fused), split, dim=1)
+                parts = torch.split(to_device(fused), split, dim=1)
             else:
-                parts = tuple(put(p.contiguous()) for p in torch.split(fused, split, dim=1))
+                parts = tuple(to_device(p.contiguous()) for p in torch.split(fused, split, dim=1))
             starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
             options = bool(facts["causal"]), int(facts["window"]), float(facts["soft_cap"])
-            return *parts, put(starts), size**-0.5, *options
+            return *parts, to_device(starts), size**-0.5, *options
 
         return Sample(name, build)
 
@@ -78,19 +78,21 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
     heads = kv_heads * int(facts["gqa_ratio"])
     lengths = packed_lengths(choice, seed)
 
-    def build(put: Put) -> tuple[object, ...]:
-        draw = Draw(0, "attention", seed, contents)
+    def build(to_device: ToDevice) -> tuple[object, ...]:
+        draw = RandomTensors(0, "attention", seed, contents)
         fused = draw.quick(sum(lengths), heads + 2 * kv_heads, size, dtype=dtype)
         query, key, value = torch.split(fused, [heads, kv_heads, kv_heads], dim=1)
         query, key = score_values(draw, choice["values"], query, key)
         if choice["layout"] == "fused":
-            memory = put(torch.cat((query, key, value), 1))
+            memory = to_device(torch.cat((query, key, value), 1))
             parts = torch.split(memory, [heads, kv_heads, kv_heads], dim=1)
         else:
-            parts = tuple(laid(put, p.contiguous(), choice["layout"]) for p in (query, key, value))
+            parts = tuple(
+                laid(to_device, p.contiguous(), choice["layout"]) for p in (query, key, value)
+            )
         starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
         options = bool(facts["causal"]), int(facts["window"]), float(facts["soft_cap"])
-        return *parts, put(starts), size ** choice["scale"], *options
+        return *parts, to_device(starts), size ** choice["scale"], *options
 
     terms = max(size, *lengths, 1)
     return Sample(f"drawn: {dict(choice)}", build, terms=terms)

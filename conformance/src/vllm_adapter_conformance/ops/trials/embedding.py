@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, laid, torch_dtype
-from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.draw import RandomTensors, laid, torch_dtype
+from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials._values import copied_values
 
 ROWS: Final = 50
@@ -27,11 +27,11 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     hidden, dtype = int(facts["hidden"]), torch_dtype(facts)
 
     def sample(name: str, *shape: int) -> Sample:
-        def build(put: Put) -> tuple[object, ...]:
-            draw = Draw(seed, "embedding", name)
+        def build(to_device: ToDevice) -> tuple[object, ...]:
+            draw = RandomTensors(seed, "embedding", name)
             ids = draw.integers(0, ROWS, *shape)
             ids.flatten()[:2] = torch.tensor([ROWS - 1, 0])[: ids.numel()]
-            return put(ids), put(draw.normal(ROWS, hidden, dtype=dtype))
+            return to_device(ids), to_device(draw.normal(ROWS, hidden, dtype=dtype))
 
         return Sample(name, build)
 
@@ -46,8 +46,8 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
 def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
     hidden, rows, dtype = int(facts["hidden"]), choice["vocabulary"], torch_dtype(facts)
 
-    def build(put: Put) -> tuple[object, ...]:
-        draw = Draw(0, "embedding", seed, contents)
+    def build(to_device: ToDevice) -> tuple[object, ...]:
+        draw = RandomTensors(0, "embedding", seed, contents)
         ids = draw.integers(0, rows, *choice["rows"])
         named = torch.tensor([rows - 1, 0, *(edge for edge in EDGES if edge < rows)])
         flat = ids.flatten()
@@ -56,7 +56,7 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         table = torch.full((rows, hidden), torch.nan, dtype=dtype)
         asked = torch.unique(flat)
         table[asked] = copied_values(draw, choice["values"], (len(asked), hidden), dtype)
-        return put(flat.view(ids.shape)), laid(put, table, choice["weights"])
+        return to_device(flat.view(ids.shape)), laid(to_device, table, choice["weights"])
 
     return Sample(f"drawn: {dict(choice)}", build)
 

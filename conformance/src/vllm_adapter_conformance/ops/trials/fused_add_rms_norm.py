@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, columns, laid, torch_dtype
-from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.draw import RandomTensors, columns, laid, torch_dtype
+from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials import rms_norm
 from vllm_adapter_conformance.ops.trials._values import row_values
 
@@ -25,12 +25,17 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     hidden, dtype = int(facts["hidden"]), torch_dtype(facts)
 
     def sample(name: str, rows: tuple[int, ...], scale: float, strided: bool) -> Sample:
-        def build(put: Put) -> tuple[object, ...]:
-            draw = Draw(seed, "fused_add_rms_norm", name)
+        def build(to_device: ToDevice) -> tuple[object, ...]:
+            draw = RandomTensors(seed, "fused_add_rms_norm", name)
             wide = draw.normal(*rows, hidden * (2 if strided else 1), dtype=dtype, scale=scale)
             residual = draw.normal(*rows, hidden, dtype=dtype, scale=scale)
             weight = draw.normal(hidden, dtype=dtype)
-            return columns(put, wide, 0, hidden), put(residual), put(weight), rms_norm.EPS
+            return (
+                columns(to_device, wide, 0, hidden),
+                to_device(residual),
+                to_device(weight),
+                rms_norm.EPS,
+            )
 
         return Sample(name, build)
 
@@ -40,14 +45,19 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
 def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
     hidden, dtype = int(facts["hidden"]), torch_dtype(facts)
 
-    def build(put: Put) -> tuple[object, ...]:
-        draw = Draw(0, "fused_add_rms_norm", seed, contents)
+    def build(to_device: ToDevice) -> tuple[object, ...]:
+        draw = RandomTensors(0, "fused_add_rms_norm", seed, contents)
         shape = (*choice["rows"], hidden)
         x, residual = (row_values(draw, choice["values"], shape, dtype) for _ in range(2))
-        weight = laid(put, draw.quick(hidden, dtype=dtype), choice["weights"])
+        weight = laid(to_device, draw.quick(hidden, dtype=dtype), choice["weights"])
         # The residual of a model is no view of something else, though it may lie anywhere.
         beside = "offset" if choice["weights"] == "offset" else "plain"
-        return laid(put, x, choice["layout"]), laid(put, residual, beside), weight, choice["eps"]
+        return (
+            laid(to_device, x, choice["layout"]),
+            laid(to_device, residual, beside),
+            weight,
+            choice["eps"],
+        )
 
     return Sample(f"drawn: {dict(choice)}", build)
 

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, columns, laid, torch_dtype
+from vllm_adapter_conformance.ops.draw import RandomTensors, columns, laid, torch_dtype
 from vllm_adapter_conformance.ops.trial import (
     Expected,
-    Put,
     Sample,
     SampleDrawer,
     SampleMaker,
+    ToDevice,
     Trial,
 )
 from vllm_adapter_conformance.ops.trials._values import gate_values, up_values
@@ -40,10 +40,10 @@ def _samples(name_of_op: str, halves: int) -> SampleMaker:
         width, dtype = halves * int(facts["hidden"]), torch_dtype(facts)
 
         def sample(name: str, *rows: int, scale: float = 1.0, strided: bool = False) -> Sample:
-            def build(put: Put) -> tuple[object, ...]:
-                draw = Draw(seed, name_of_op, name)
+            def build(to_device: ToDevice) -> tuple[object, ...]:
+                draw = RandomTensors(seed, name_of_op, name)
                 wide = draw.normal(*rows, width + (3 if strided else 0), dtype=dtype, scale=scale)
-                view = columns(put, wide, wide.shape[-1] - width, wide.shape[-1])
+                view = columns(to_device, wide, wide.shape[-1] - width, wide.shape[-1])
                 return view, bool(facts["tanh"])
 
             return Sample(name, build)
@@ -62,13 +62,13 @@ def _samples(name_of_op: str, halves: int) -> SampleMaker:
 
 def _draw(name_of_op: str, *, gated: bool) -> SampleDrawer:
     def make(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
-        def build(put: Put) -> tuple[object, ...]:
-            draw = Draw(0, name_of_op, seed, contents)
+        def build(to_device: ToDevice) -> tuple[object, ...]:
+            draw = RandomTensors(0, name_of_op, seed, contents)
             shape = (*choice["rows"], int(facts["hidden"]))
             x = gate_values(draw, choice["values"], shape, torch_dtype(facts))
             if gated:
                 x = torch.cat((x, up_values(draw, choice["values"], x)), -1)
-            return laid(put, x, choice["layout"]), bool(facts["tanh"])
+            return laid(to_device, x, choice["layout"]), bool(facts["tanh"])
 
         return Sample(f"drawn: {dict(choice)}", build)
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, columns, laid, torch_dtype
-from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.draw import RandomTensors, columns, laid, torch_dtype
+from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials._values import row_values
 
 EPS: Final = 1e-6
@@ -38,12 +38,12 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
         offset: float = 0.0,
         strided: bool = False,
     ) -> Sample:
-        def build(put: Put) -> tuple[object, ...]:
-            draw = Draw(seed, "layer_norm", name)
+        def build(to_device: ToDevice) -> tuple[object, ...]:
+            draw = RandomTensors(seed, "layer_norm", name)
             wide = draw.normal(*rows, hidden * (2 if strided else 1), dtype=dtype, scale=scale)
-            bias = put(draw.normal(hidden, dtype=dtype)) if facts["bias"] else None
-            weight = put(draw.normal(hidden, dtype=dtype))
-            return columns(put, wide + offset, 0, hidden), weight, bias, EPS
+            bias = to_device(draw.normal(hidden, dtype=dtype)) if facts["bias"] else None
+            weight = to_device(draw.normal(hidden, dtype=dtype))
+            return columns(to_device, wide + offset, 0, hidden), weight, bias, EPS
 
         return Sample(name, build)
 
@@ -62,13 +62,13 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
 def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
     hidden, dtype = int(facts["hidden"]), torch_dtype(facts)
 
-    def build(put: Put) -> tuple[object, ...]:
-        draw = Draw(0, "layer_norm", seed, contents)
+    def build(to_device: ToDevice) -> tuple[object, ...]:
+        draw = RandomTensors(0, "layer_norm", seed, contents)
         x = row_values(draw, choice["values"], (*choice["rows"], hidden), dtype)
         weight, bias = draw.quick(2, hidden, dtype=dtype)
-        shift = laid(put, bias, choice["weights"]) if facts["bias"] else None
-        scale = laid(put, weight.clone(), choice["weights"])
-        return laid(put, x, choice["layout"]), scale, shift, choice["eps"]
+        shift = laid(to_device, bias, choice["weights"]) if facts["bias"] else None
+        scale = laid(to_device, weight.clone(), choice["weights"])
+        return laid(to_device, x, choice["layout"]), scale, shift, choice["eps"]
 
     return Sample(f"drawn: {dict(choice)}", build)
 

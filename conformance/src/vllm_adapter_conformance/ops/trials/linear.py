@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, columns, laid, torch_dtype
-from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.draw import RandomTensors, columns, laid, torch_dtype
+from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials._values import row_values
 
 
@@ -25,12 +25,17 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     width, out, dtype = int(facts["in_features"]), int(facts["out_features"]), torch_dtype(facts)
 
     def sample(name: str, *rows: int, strided: bool = False) -> Sample:
-        def build(put: Put) -> tuple[object, ...]:
-            draw = Draw(seed, "linear", name)
+        def build(to_device: ToDevice) -> tuple[object, ...]:
+            draw = RandomTensors(seed, "linear", name)
             x = draw.normal(*rows, width * (2 if strided else 1), dtype=dtype)
             weight = draw.normal(out, width, dtype=dtype, scale=width**-0.5)
-            bias = put(draw.normal(out, dtype=dtype)) if facts["bias"] else None
-            return columns(put, x, x.shape[-1] - width, x.shape[-1]), put(weight), bias, out
+            bias = to_device(draw.normal(out, dtype=dtype)) if facts["bias"] else None
+            return (
+                columns(to_device, x, x.shape[-1] - width, x.shape[-1]),
+                to_device(weight),
+                bias,
+                out,
+            )
 
         return Sample(name, build)
 
@@ -46,8 +51,8 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
 def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
     width, out, dtype = int(facts["in_features"]), int(facts["out_features"]), torch_dtype(facts)
 
-    def build(put: Put) -> tuple[object, ...]:
-        draw = Draw(0, "linear", seed, contents)
+    def build(to_device: ToDevice) -> tuple[object, ...]:
+        draw = RandomTensors(0, "linear", seed, contents)
         x = row_values(draw, choice["values"], (*choice["rows"], width), dtype)
         weight = draw.quick(out, width, dtype=dtype, scale=width**-0.5)
         half = width // 2
@@ -55,8 +60,13 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
             weight[:, half : 2 * half] = weight[:, :half]
         bias = None
         if facts["bias"]:
-            bias = laid(put, draw.quick(out, dtype=dtype), choice["weights"])
-        return laid(put, x, choice["layout"]), laid(put, weight, choice["weights"]), bias, out
+            bias = laid(to_device, draw.quick(out, dtype=dtype), choice["weights"])
+        return (
+            laid(to_device, x, choice["layout"]),
+            laid(to_device, weight, choice["weights"]),
+            bias,
+            out,
+        )
 
     return Sample(f"drawn: {dict(choice)}", build)
 

@@ -10,9 +10,9 @@ import torch
 
 from vllm_adapter.engine.ops.spec import Facts
 from vllm_adapter.engine.ops.step import Step, make_step
-from vllm_adapter_conformance.ops.draw import Draw, laid, torch_dtype
+from vllm_adapter_conformance.ops.draw import RandomTensors, laid, torch_dtype
 from vllm_adapter_conformance.ops.lengths import paged_lengths
-from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials._attend import attend
 from vllm_adapter_conformance.ops.trials._values import score_values
 from vllm_adapter_conformance.ops.trials.reshape_and_cache import laid_caches
@@ -68,25 +68,31 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
         def tables() -> tuple[list[list[int]], int]:
             """Blocks in random order, with one between that nobody uses."""
             counts = [-(-context // block) for context in contexts]
-            order = (Draw(seed, name).permutation(sum(counts) + 1) + 1).tolist()
+            order = (RandomTensors(seed, name).permutation(sum(counts) + 1) + 1).tolist()
             return [[order.pop() for _ in range(count)] for count in counts], sum(counts) + 2
 
         def step(device: torch.device) -> Step:
             return make_step(queries, contexts, tables()[0], block, device)
 
-        def build(put: Put) -> tuple[object, ...]:
+        def build(to_device: ToDevice) -> tuple[object, ...]:
             table, blocks = tables()
             on_host = make_step(queries, contexts, table, block)
-            draw = Draw(seed, "paged_attention", name)
+            draw = RandomTensors(seed, "paged_attention", name)
             query = draw.normal(on_host.positions.numel(), 2 * heads, size, dtype=dtype)
             caches = draw.normal(2, blocks, block, KV_HEADS, size, dtype=dtype)
             _poison_unseen(caches, table, queries, contexts, int(facts["window"]))
             caches = caches.to(stored)
-            both = put(caches.transpose(0, 1).contiguous() if views else caches)
+            both = to_device(caches.transpose(0, 1).contiguous() if views else caches)
             keys, values = both.unbind(1 if views else 0)
-            queries_here = put(query)[:, :heads] if views else put(query[:, :heads].contiguous())
+            queries_here = (
+                to_device(query)[:, :heads] if views else to_device(query[:, :heads].contiguous())
+            )
             padded = on_host.block_table.masked_fill(on_host.block_table < 0, BEYOND)
-            device_side = (put(padded), put(on_host.seq_lens), put(on_host.query_start_loc))
+            device_side = (
+                to_device(padded),
+                to_device(on_host.seq_lens),
+                to_device(on_host.query_start_loc),
+            )
             options = (size**-0.5, int(facts["window"]), float(facts["soft_cap"]), 0)
             return queries_here, keys, values, *device_side, *options
 
@@ -147,7 +153,7 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
 
     def tables(device: torch.device | str = "cpu") -> Step:
         """The step with its table as wide as chosen, on the host or a device."""
-        draw = Draw(0, "tables", seed, contents)
+        draw = RandomTensors(0, "tables", seed, contents)
         rows, pool = _tables(draw, contexts, block, choice)
         step = make_step(queries, contexts, rows, block)
         filler = pool - 1 if choice["filler"] == "free" else choice["filler"]
@@ -160,10 +166,10 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         step = make_step(queries, contexts, rows, block, device)
         return replace(step, block_table=table.to(device))
 
-    def build(put: Put) -> tuple[object, ...]:
+    def build(to_device: ToDevice) -> tuple[object, ...]:
         on_host = tables()
-        draw = Draw(0, "paged_attention", seed, contents)
-        rows, pool = _tables(Draw(0, "tables", seed, contents), contexts, block, choice)
+        draw = RandomTensors(0, "paged_attention", seed, contents)
+        rows, pool = _tables(RandomTensors(0, "tables", seed, contents), contexts, block, choice)
         query = draw.quick(sum(queries), heads, size, dtype=dtype)
         caches = torch.full((2, pool, block, kv_heads, size), torch.nan, dtype=dtype)
         seen = _seen(pool, block, rows, queries, contexts, window).nonzero()[:, 0]
@@ -171,18 +177,18 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         query, keys = score_values(draw, choice["values"], query, pair[0])
         flat = caches.flatten(1, 2)
         flat[0, seen], flat[1, seen] = keys, pair[1]
-        key_cache, value_cache = laid_caches(put, caches.to(stored), choice["cache"])
+        key_cache, value_cache = laid_caches(to_device, caches.to(stored), choice["cache"])
         if choice["layout"] == "fused":
             fused = torch.cat((query, torch.full((len(query), 2, size), torch.nan).to(dtype)), 1)
-            query = put(fused)[:, :heads]
+            query = to_device(fused)[:, :heads]
         else:
-            query = laid(put, query, choice["layout"])
+            query = laid(to_device, query, choice["layout"])
         table = on_host.block_table
         if choice["table"] == "view":
-            table = laid(put, table, "wider")
+            table = laid(to_device, table, "wider")
         else:
-            table = put(table)
-        lengths = put(on_host.seq_lens), put(on_host.query_start_loc)
+            table = to_device(table)
+        lengths = to_device(on_host.seq_lens), to_device(on_host.query_start_loc)
         options = (size ** choice["scale"], window, float(facts["soft_cap"]), 0)
         return query, key_cache, value_cache, table, *lengths, *options
 
@@ -193,7 +199,7 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
 
 
 def _tables(
-    draw: Draw, contexts: Sequence[int], block: int, choice: Mapping[str, Any]
+    draw: RandomTensors, contexts: Sequence[int], block: int, choice: Mapping[str, Any]
 ) -> tuple[list[list[int]], int]:
     """Blocks of each sequence, in random order, and how many there are in all.
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, laid, torch_dtype
-from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.draw import RandomTensors, laid, torch_dtype
+from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials._values import copied_values
 
 BLOCKS: Final = 4
@@ -40,8 +40,8 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     def sample(
         name: str, tokens: int, padding: Sequence[int] = (), *, views: bool = False
     ) -> Sample:
-        def build(put: Put) -> tuple[object, ...]:
-            draw = Draw(seed, "reshape_and_cache", name)
+        def build(to_device: ToDevice) -> tuple[object, ...]:
+            draw = RandomTensors(seed, "reshape_and_cache", name)
             slots = draw.permutation(BLOCKS * block)[:tokens]
             if tokens > 1:
                 slots[slots == 0] = slots[1]
@@ -50,11 +50,17 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
             qkv = draw.normal(tokens, 3 * KV_HEADS, size, dtype=dtype)
             caches = draw.normal(2, BLOCKS, block, KV_HEADS, size, dtype=dtype).to(stored)
             if views:
-                fused, both = put(qkv), put(caches.transpose(0, 1).contiguous())
+                fused, both = to_device(qkv), to_device(caches.transpose(0, 1).contiguous())
                 key, value = fused[:, KV_HEADS : 2 * KV_HEADS], fused[:, 2 * KV_HEADS :]
-                return key, value, both[:, 0], both[:, 1], put(slots)
+                return key, value, both[:, 0], both[:, 1], to_device(slots)
             key, value = qkv[:, :KV_HEADS].contiguous(), qkv[:, KV_HEADS : 2 * KV_HEADS]
-            return put(key), put(value.contiguous()), put(caches[0]), put(caches[1]), put(slots)
+            return (
+                to_device(key),
+                to_device(value.contiguous()),
+                to_device(caches[0]),
+                to_device(caches[1]),
+                to_device(slots),
+            )
 
         return Sample(name, build)
 
@@ -76,8 +82,8 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
     # What float8 makes of infinity is a choice of whoever rounds.
     values = choice["values"] if stored == dtype else "normal"
 
-    def build(put: Put) -> tuple[object, ...]:
-        draw = Draw(0, "reshape_and_cache", seed, contents)
+    def build(to_device: ToDevice) -> tuple[object, ...]:
+        draw = RandomTensors(0, "reshape_and_cache", seed, contents)
         slots = _slots(draw, tokens, blocks * block, choice["padding"])
         qkv = copied_values(draw, values, (tokens, 3 * heads, size), dtype)
         qkv[slots < 0] = torch.nan
@@ -85,27 +91,31 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         caches = held.view(2, blocks, block, heads, size).to(stored)
         key, value = qkv[:, heads : 2 * heads], qkv[:, 2 * heads :]
         if choice["layout"] == "fused":
-            memory = put(qkv)
+            memory = to_device(qkv)
             key, value = memory[:, heads : 2 * heads], memory[:, 2 * heads :]
         else:
-            key, value = (laid(put, part.contiguous(), choice["layout"]) for part in (key, value))
-        return key, value, *laid_caches(put, caches, choice["cache"]), put(slots)
+            key, value = (
+                laid(to_device, part.contiguous(), choice["layout"]) for part in (key, value)
+            )
+        return key, value, *laid_caches(to_device, caches, choice["cache"]), to_device(slots)
 
     return Sample(f"drawn: {dict(choice)}", build)
 
 
-def laid_caches(put: Put, caches: torch.Tensor, how: str) -> tuple[torch.Tensor, torch.Tensor]:
+def laid_caches(
+    to_device: ToDevice, caches: torch.Tensor, how: str
+) -> tuple[torch.Tensor, torch.Tensor]:
     """caches[2, blocks, ...] as keys and values, which may be views of one tensor."""
     if how == "apart":
-        return put(caches[0]), put(caches[1])
+        return to_device(caches[0]), to_device(caches[1])
     if how == "one behind the other":
-        both = put(caches)
+        both = to_device(caches)
         return both[0], both[1]
-    both = put(caches.transpose(0, 1).contiguous())
+    both = to_device(caches.transpose(0, 1).contiguous())
     return both[:, 0], both[:, 1]
 
 
-def _slots(draw: Draw, tokens: int, slots: int, padding: int | str) -> torch.Tensor:
+def _slots(draw: RandomTensors, tokens: int, slots: int, padding: int | str) -> torch.Tensor:
     """Slots for the tokens, the first and the last of the cache among them, and padding."""
     named = torch.tensor([slots - 1, 0])[:tokens]
     drawn = draw.integers(0, slots, 4 * tokens)

@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, columns, laid, torch_dtype
-from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.draw import RandomTensors, columns, laid, torch_dtype
+from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials._values import row_values
 
 EPS: Final = 1e-6
@@ -39,10 +39,14 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     hidden, dtype = int(facts["hidden"]), torch_dtype(facts)
 
     def sample(name: str, rows: tuple[int, ...], scale: float, strided: bool) -> Sample:
-        def build(put: Put) -> tuple[object, ...]:
-            draw = Draw(seed, "rms_norm", name)
+        def build(to_device: ToDevice) -> tuple[object, ...]:
+            draw = RandomTensors(seed, "rms_norm", name)
             wide = draw.normal(*rows, hidden * (2 if strided else 1), dtype=dtype, scale=scale)
-            return columns(put, wide, 0, hidden), put(draw.normal(hidden, dtype=dtype)), EPS
+            return (
+                columns(to_device, wide, 0, hidden),
+                to_device(draw.normal(hidden, dtype=dtype)),
+                EPS,
+            )
 
         return Sample(name, build)
 
@@ -52,11 +56,11 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
 def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
     hidden, dtype = int(facts["hidden"]), torch_dtype(facts)
 
-    def build(put: Put) -> tuple[object, ...]:
-        draw = Draw(0, "rms_norm", seed, contents)
+    def build(to_device: ToDevice) -> tuple[object, ...]:
+        draw = RandomTensors(0, "rms_norm", seed, contents)
         x = row_values(draw, choice["values"], (*choice["rows"], hidden), dtype)
-        weight = laid(put, draw.quick(hidden, dtype=dtype), choice["weights"])
-        return laid(put, x, choice["layout"]), weight, choice["eps"]
+        weight = laid(to_device, draw.quick(hidden, dtype=dtype), choice["weights"])
+        return laid(to_device, x, choice["layout"]), weight, choice["eps"]
 
     return Sample(f"drawn: {dict(choice)}", build)
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, laid, torch_dtype
-from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.draw import RandomTensors, laid, torch_dtype
+from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 
 KV_HEADS: Final = 2
 HEADS: Final = 3 * KV_HEADS
@@ -57,8 +57,8 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     def sample(
         name: str, tokens: int, *, fused: bool = False, table_dtype: torch.dtype = dtype
     ) -> Sample:
-        def build(put: Put) -> tuple[object, ...]:
-            draw = Draw(seed, "rotary_embedding", name)
+        def build(to_device: ToDevice) -> tuple[object, ...]:
+            draw = RandomTensors(seed, "rotary_embedding", name)
             angles = (
                 torch.arange(POSITIONS)
                 .double()
@@ -70,10 +70,16 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
             query = draw.normal(tokens, HEADS, size, dtype=dtype)
             key = draw.normal(tokens, KV_HEADS, size, dtype=dtype)
             if not fused:
-                return put(positions), put(query), put(key), put(table), interleaved
-            qkv = put(torch.cat((query, key, key), 1))
+                return (
+                    to_device(positions),
+                    to_device(query),
+                    to_device(key),
+                    to_device(table),
+                    interleaved,
+                )
+            qkv = to_device(torch.cat((query, key, key), 1))
             views = qkv[:, :HEADS], qkv[:, HEADS : HEADS + KV_HEADS]
-            return put(positions), *views, put(table), interleaved
+            return to_device(positions), *views, to_device(table), interleaved
 
         return Sample(name, build)
 
@@ -94,8 +100,8 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
     if choice["table"] == "float32":
         table_dtype = torch.float32
 
-    def build(put: Put) -> tuple[object, ...]:
-        draw = Draw(0, "rotary_embedding", seed, contents)
+    def build(to_device: ToDevice) -> tuple[object, ...]:
+        draw = RandomTensors(0, "rotary_embedding", seed, contents)
         positions = draw.integers(0, places, tokens)
         positions[:2] = torch.tensor([places - 1, 0])[:tokens]
         table = torch.full((places, rotary), torch.nan, dtype=table_dtype)
@@ -107,12 +113,14 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         qkv = draw.quick(tokens, heads + 2 * kv_heads, size, dtype=dtype, scale=scale)
         query, key = qkv[:, :heads], qkv[:, heads : heads + kv_heads]
         if choice["layout"] == "fused":
-            memory = put(qkv)
+            memory = to_device(qkv)
             query, key = memory[:, :heads], memory[:, heads : heads + kv_heads]
         else:
-            query, key = (laid(put, part.contiguous(), choice["layout"]) for part in (query, key))
-        table = laid(put, table, choice["weights"])
-        return put(positions), query, key, table, bool(facts["interleaved"])
+            query, key = (
+                laid(to_device, part.contiguous(), choice["layout"]) for part in (query, key)
+            )
+        table = laid(to_device, table, choice["weights"])
+        return to_device(positions), query, key, table, bool(facts["interleaved"])
 
     return Sample(f"drawn: {dict(choice)}", build)
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import Draw, columns, laid, torch_dtype
-from vllm_adapter_conformance.ops.trial import Expected, Put, Sample, Trial
+from vllm_adapter_conformance.ops.draw import RandomTensors, columns, laid, torch_dtype
+from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials._values import gate_values, up_values
 
 
@@ -25,10 +25,10 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
     width, dtype = 2 * int(facts["hidden"]), torch_dtype(facts)
 
     def sample(name: str, *rows: int, scale: float = 1.0, strided: bool = False) -> Sample:
-        def build(put: Put) -> tuple[object, ...]:
-            draw = Draw(seed, "silu_and_mul", name)
+        def build(to_device: ToDevice) -> tuple[object, ...]:
+            draw = RandomTensors(seed, "silu_and_mul", name)
             wide = draw.normal(*rows, width + (3 if strided else 0), dtype=dtype, scale=scale)
-            return (columns(put, wide, wide.shape[-1] - width, wide.shape[-1]),)
+            return (columns(to_device, wide, wide.shape[-1] - width, wide.shape[-1]),)
 
         return Sample(name, build)
 
@@ -43,12 +43,12 @@ def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
 
 
 def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
-    def build(put: Put) -> tuple[object, ...]:
-        draw = Draw(0, "silu_and_mul", seed, contents)
+    def build(to_device: ToDevice) -> tuple[object, ...]:
+        draw = RandomTensors(0, "silu_and_mul", seed, contents)
         shape = (*choice["rows"], int(facts["hidden"]))
         gate = gate_values(draw, choice["values"], shape, torch_dtype(facts))
         both = torch.cat((gate, up_values(draw, choice["values"], gate)), -1)
-        return (laid(put, both, choice["layout"]),)
+        return (laid(to_device, both, choice["layout"]),)
 
     return Sample(f"drawn: {dict(choice)}", build)
 

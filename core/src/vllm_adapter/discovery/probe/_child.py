@@ -46,9 +46,9 @@ def main() -> None:
     for name in order["names"]:
         _send(channel, "begin", name)
         # Just before the parent gives up, stderr gets the line that hangs.
-        left = max(order["deadline"] - time.monotonic(), 0.1)
-        faulthandler.dump_traceback_later(left * 0.9)
-        answer = examine(AdapterRecord.from_json(order["records"][name]), host, limit_s=left)
+        remaining = max(order["deadline"] - time.monotonic(), 0.1)
+        faulthandler.dump_traceback_later(remaining * 0.9)
+        answer = examine(AdapterRecord.from_json(order["records"][name]), host, limit_s=remaining)
         faulthandler.cancel_dump_traceback_later()
         trespass = signalled()
         if trespass:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vllm_adapter.c_abi.library import Library, by_hand, load
+from vllm_adapter.c_abi.library import Library, load, reproduce_command
 from vllm_adapter.discovery.probe._guard import signalled, stand_guard
 from vllm_adapter.errors import VllmAdapterError
 
@@ -71,7 +71,11 @@ def main() -> None:
     else:
         trespass = signalled()
         if trespass:
-            send("refused", f"{path}: when it was asked, it {trespass}", f"run `{by_hand(path)}`")
+            send(
+                "refused",
+                f"{path}: when it was asked, it {trespass}",
+                f"run `{reproduce_command(path)}`",
+            )
         else:
             send("answer", answer)
     os._exit(0)

@@ -43,7 +43,7 @@ _ENDING: Final = ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class ProbeFailure:
     """A probe that gave no answer: how it ended, and its last lines on stderr.
 
     `hung`: it had a fair part of the time, and took it; `begun` is False where it was never its
@@ -61,7 +61,7 @@ Answer = Mapping[str, Any]
 
 def run_isolated(
     names: Sequence[str], order: Answer, *, limit_s: float = LIMIT_S
-) -> dict[str, Answer | Death]:
+) -> dict[str, Answer | ProbeFailure]:
     """The answer, or the death, of each name. `order` is JSON that every child gets.
 
     Raises:
@@ -74,14 +74,14 @@ def run_isolated(
         )
     deadline = time.monotonic() + limit_s
     order = {**order, "path": sys.path, "deadline": deadline}
-    results: dict[str, Answer | Death] = {}
+    results: dict[str, Answer | ProbeFailure] = {}
     with selectors.DefaultSelector() as selector:
-        crew: list[_Child] = []
+        crew: list[_ProbeProcess] = []
         try:
-            with _last_words(crew):
+            with _end_children_on_signal(crew):
                 waiting = [list(names)] if names else []
                 while waiting or crew:
-                    crew += [_Child(group, order, selector) for group in waiting]
+                    crew += [_ProbeProcess(group, order, selector) for group in waiting]
                     waiting = []
                     for key, _ in selector.select(_TICK_S):
                         key.data(key.fileobj)
@@ -103,14 +103,14 @@ def run_isolated(
     return results
 
 
-def _not_begun(limit_s: float, results: Mapping[str, Answer | Death]) -> Death:
-    hung = [name for name, one in results.items() if isinstance(one, Death) and one.hung]
+def _not_begun(limit_s: float, results: Mapping[str, Answer | ProbeFailure]) -> ProbeFailure:
+    hung = [name for name, one in results.items() if isinstance(one, ProbeFailure) and one.hung]
     why = f": {', '.join(hung)} took the time" if hung else ""
-    return Death(f"was not begun within the {limit_s:g} s of all probes{why}", begun=False)
+    return ProbeFailure(f"was not begun within the {limit_s:g} s of all probes{why}", begun=False)
 
 
 @contextmanager
-def _last_words(crew: Sequence[_Child]) -> Iterator[None]:
+def _end_children_on_signal(crew: Sequence[_ProbeProcess]) -> Iterator[None]:
     """A signal that ends this process first ends the children, and says who was being probed."""
 
     def say(name: str) -> None:
@@ -146,14 +146,14 @@ def _last_words(crew: Sequence[_Child]) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-class _Child:
+class _ProbeProcess:
     """One child process, from its start until it has answered, died or overstayed."""
 
     def __init__(
         self, names: Sequence[str], order: Answer, selector: selectors.BaseSelector
     ) -> None:
         self.names = list(names)
-        self.results: dict[str, Answer | Death] = {}
+        self.results: dict[str, Answer | ProbeFailure] = {}
         self.how = ""
         self.current: str | None = None
         self._selector = selector
@@ -187,9 +187,9 @@ class _Child:
         self._error = self._process.stderr.fileno()
         for descriptor in (self._pipe, self._error, self._process.stdin.fileno()):
             os.set_blocking(descriptor, False)
-        selector.register(self._pipe, selectors.EVENT_READ, self._hear)
-        selector.register(self._error, selectors.EVENT_READ, self._overhear)
-        selector.register(self._process.stdin, selectors.EVENT_WRITE, self._tell)
+        selector.register(self._pipe, selectors.EVENT_READ, self._read_answers)
+        selector.register(self._error, selectors.EVENT_READ, self._read_stderr)
+        selector.register(self._process.stdin, selectors.EVENT_WRITE, self._write_order)
 
     def look(self, deadline: float, limit_s: float) -> list[str]:
         """The names that others must take over now. With `how`, the child is at its end.
@@ -199,35 +199,36 @@ class _Child:
         """
         # A grandchild may hold our pipes open, so the child's own end is polled for.
         code = self._process.poll()
-        self._hear(self._pipe)
-        left = [name for name in self.names if name not in self.results]
+        self._read_answers(self._pipe)
+        remaining = [name for name in self.names if name not in self.results]
         now = time.monotonic()
-        if not left:
+        if not remaining:
             self.how = "answered"
             return []
         if code is None and now <= deadline:
-            others = [name for name in left if name != self.current]
+            others = [name for name in remaining if name != self.current]
             if self.current is None or now < self._since + limit_s * _PATIENCE or not others:
                 return []
             self.names = [name for name in self.names if name not in others]
             return others
         self.how = (
-            how_it_ended(code) if code is not None else f"gave no answer within {limit_s:g} s"
+            describe_exit(code) if code is not None else f"gave no answer within {limit_s:g} s"
         )
-        self._overhear(self._error)
+        self._read_stderr(self._error)
         if self.current is not None:
             enough = now >= self._since + 2 * limit_s * _PATIENCE
             hung = code is None and enough
-            self.results[self.current] = Death(self.how, self.words(), hung=hung)
-            left.remove(self.current)
+            self.results[self.current] = ProbeFailure(self.how, self.words(), hung=hung)
+            remaining.remove(self.current)
         elif code is not None and not self.results:
             words = " / ".join(self.words())
             self.close()
             raise InputError(
                 f"the probe process {self.how} before it began: {words}",
-                hint=f"run `python -m vllm_adapter.discovery.probe._child {left[0]}` to see why",
+                hint="to see why, run "
+                f"`python -m vllm_adapter.discovery.probe._child {remaining[0]}`",
             )
-        return left
+        return remaining
 
     def close(self) -> None:
         """Ends the process and all that it started; again does nothing."""
@@ -252,14 +253,14 @@ class _Child:
                 return tuple(lines[i : i + STDERR_LINES])
         return tuple(lines[-STDERR_LINES:])
 
-    def _tell(self, _: object) -> None:
+    def _write_order(self, _: object) -> None:
         assert self._process.stdin is not None
         self._order = _write(self._process, self._order)
         if not self._order:
             self._selector.unregister(self._process.stdin)
             self._process.stdin.close()
 
-    def _hear(self, _: object) -> None:
+    def _read_answers(self, _: object) -> None:
         data = _read(self._pipe)
         if data == b"":
             with suppress(KeyError):
@@ -268,7 +269,7 @@ class _Child:
         for line in lines:
             match _message(line):
                 case ["begin", str(name)] if name in self.names and name not in self.results:
-                    self._overhear(self._error)
+                    self._read_stderr(self._error)
                     self._stderr = b""
                     self.current = name
                     self._since = time.monotonic()
@@ -276,7 +277,7 @@ class _Child:
                     self.results[name] = answer
                     self.current = None
 
-    def _overhear(self, _: object) -> None:
+    def _read_stderr(self, _: object) -> None:
         data = _read(self._error)
         if data == b"":
             with suppress(KeyError):
@@ -317,7 +318,7 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def how_it_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """How a process ended, from its return code, as in "was killed by SIGSEGV"."""
     if code >= 0:
         return f"left with exit code {code}"

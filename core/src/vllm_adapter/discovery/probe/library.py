@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from vllm_adapter.c_abi.elf import check_file
-from vllm_adapter.c_abi.library import DeviceInfo, Library, by_hand
-from vllm_adapter.discovery.probe.isolation import how_it_ended, kill_group
+from vllm_adapter.c_abi.library import Library, LibraryDevice, reproduce_command
+from vllm_adapter.discovery.probe.isolation import describe_exit, kill_group
 from vllm_adapter.errors import LibraryError
 
 LIMIT_S: Final = 20.0
@@ -36,7 +36,7 @@ class LibraryFacts:
     version: str
     abi_version: tuple[int, int]
     functions: tuple[str, ...]
-    devices: tuple[DeviceInfo, ...]
+    devices: tuple[LibraryDevice, ...]
 
 
 def open_library(path: Path, *, limit_s: float = LIMIT_S) -> Library:
@@ -71,19 +71,19 @@ def check_library(path: Path, *, limit_s: float = LIMIT_S) -> LibraryFacts:
         case ["step", str(words)]:
             error = LibraryError(
                 f"{path}: a child process {how} when the library was {words}; it is not loaded",
-                hint=f"run `{by_hand(path)}` to see where",
+                hint=f"run `{reproduce_command(path)}` to see where",
             )
             error.hung = hung
             raise error
     raise LibraryError(
         f"{path}: the child process that should ask it {how} before it began",
-        hint=f"run `{by_hand(path)}` to see why",
+        hint=f"run `{reproduce_command(path)}` to see why",
     )
 
 
 def _facts(path: Path, answer: dict[str, Any]) -> LibraryFacts:
     devices = tuple(
-        DeviceInfo(**{**one, "capability": one["capability"] and tuple(one["capability"])})
+        LibraryDevice(**{**one, "capability": one["capability"] and tuple(one["capability"])})
         for one in answer["devices"]
     )
     return LibraryFacts(
@@ -119,13 +119,13 @@ def _ask(path: Path, limit_s: float) -> tuple[list[Any], str, bool]:
                 hint="check the limits on processes and memory of this account",
             ) from None
         try:
-            how = how_it_ended(process.wait(limit_s))
+            how = describe_exit(process.wait(limit_s))
         except subprocess.TimeoutExpired:
             how, hung = f"gave no answer within {limit_s:g} s", True
         finally:
             kill_group(process)
         messages = [json.loads(line) for line in _content(answers).splitlines()]
-        return messages, how + _last_words(_content(said)), hung
+        return messages, how + _last_output(_content(said)), hung
 
 
 def _memory_file(name: str) -> BinaryIO:
@@ -137,7 +137,7 @@ def _content(file: BinaryIO) -> bytes:
     return file.read()
 
 
-def _last_words(said: bytes) -> str:
+def _last_output(said: bytes) -> str:
     """What the library printed last before it died, without Python's own report."""
     own = said.decode(errors="replace").partition("Fatal Python error")[0]
     lines = [" ".join(line.split()) for line in own.splitlines() if line.strip()]

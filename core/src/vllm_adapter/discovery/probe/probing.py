@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.c_abi.library import by_hand
+from vllm_adapter.c_abi.library import reproduce_command
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.reading import plain
 from vllm_adapter.discovery.adapter import Adapter, library_command, one_line, probe_command
@@ -36,7 +36,7 @@ _LIBRARY_SHARE: Final = 0.75
 _BUILDS: Final[Mapping[str, str]] = {"cuda": "CUDA", "xpu": "XPU"}
 
 
-class _Refused(Exception):
+class _ProbeRefused(Exception):
     """The probe's answer is a status other than ok."""
 
     def __init__(self, status: Status, reason: str, next_step: str, *, hung: bool = False) -> None:
@@ -47,7 +47,7 @@ class _Refused(Exception):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Found:
+class _ProbedDevice:
     """One device of the matched hardware.
 
     `named`: by the plug-in; `seen`: what torch or the C library says.
@@ -71,8 +71,8 @@ def examine(record: AdapterRecord, host: HostFacts, *, limit_s: float = LIMIT_S)
     devices: list[DeviceRecord] = []
     try:
         devices = _probe(record, host, evidence, limit_s)
-        status, (reason, next_step) = Status.OK, _remark(record, devices)
-    except _Refused as refusal:
+        status, (reason, next_step) = Status.OK, _unmet_requirement(record, devices)
+    except _ProbeRefused as refusal:
         status, reason, next_step = refusal.status, str(refusal), refusal.next_step
         hung = refusal.hung
     except AdapterError as error:
@@ -92,7 +92,7 @@ def examine(record: AdapterRecord, host: HostFacts, *, limit_s: float = LIMIT_S)
     }
 
 
-def _remark(record: AdapterRecord, devices: Sequence[DeviceRecord]) -> tuple[str, str]:
+def _unmet_requirement(record: AdapterRecord, devices: Sequence[DeviceRecord]) -> tuple[str, str]:
     """What an adapter in order still lacks, and the next step; empty if nothing."""
     manifest = record.manifest
     if manifest is not None and manifest.device is None and not manifest.capability_files():
@@ -141,17 +141,19 @@ def _probe(
     return [_device(adapter, host, described, kind, i, facts) for i, facts in enumerate(found)]
 
 
-def _found(adapter: Adapter, host: HostFacts, seen: Match) -> list[_Found]:
+def _found(adapter: Adapter, host: HostFacts, seen: Match) -> list[_ProbedDevice]:
     """What the plug-in's `probe` found, or by default one device for each matched PCI function."""
     record = adapter.record
     given = adapter.call("probe", host=host)
     if given is None:
         assert record.manifest is not None
         name = record.manifest.vendor
-        return [_Found(f"{name} at {pci.bdf}", pci=pci) for pci in seen.pci] or [_Found(name)]
+        return [_ProbedDevice(f"{name} at {pci.bdf}", pci=pci) for pci in seen.pci] or [
+            _ProbedDevice(name)
+        ]
     try:
         found = [
-            _Found(
+            _ProbedDevice(
                 str(device["name"]),
                 device.get("arch"),
                 tuple(device.get("evidence", ())),
@@ -166,7 +168,7 @@ def _found(adapter: Adapter, host: HostFacts, seen: Match) -> list[_Found]:
             hint="return a list such as [{'name': 'Acme A1', 'arch': 'a1'}]",
         ) from error
     if not found:
-        raise _Refused(
+        raise _ProbeRefused(
             Status.ABSENT,
             "its own probe says that the matched hardware is none of its devices",
             "vllm-adapter list --probe --json",
@@ -174,19 +176,21 @@ def _found(adapter: Adapter, host: HostFacts, seen: Match) -> list[_Found]:
     return found
 
 
-def _common(found: Sequence[_Found], vendor: str) -> _Found:
+def _common(found: Sequence[_ProbedDevice], vendor: str) -> _ProbedDevice:
     """The facts that hold for whichever of the devices it is."""
     archs = {facts.arch for facts in found}
     names = {facts.name for facts in found}
     alike = len(names) == 1
-    return _Found(
+    return _ProbedDevice(
         names.pop() if alike else vendor,
         archs.pop() if len(archs) == 1 else None,
         named=alike and found[0].named,
     )
 
 
-def _joined(facts: _Found, seen: Accelerator | None, by_pci: Match, host: HostFacts) -> _Found:
+def _joined(
+    facts: _ProbedDevice, seen: Accelerator | None, by_pci: Match, host: HostFacts
+) -> _ProbedDevice:
     """One device with what torch or its library says of it; a plug-in's own words win.
 
     Torch's order need not be PCI's: the PCI function is the one that torch names, or any of the
@@ -207,7 +211,7 @@ def _device(
     described: Sequence[Capability],
     kind: str,
     index: int,
-    facts: _Found,
+    facts: _ProbedDevice,
 ) -> DeviceRecord:
     chosen = choose(described, narrowed(host, facts.pci, facts.seen), facts.arch)
     torch_name = "cpu" if kind == "cpu" else f"{kind}:{index}"
@@ -254,14 +258,16 @@ def _library_devices(
     try:
         facts = check_library(file, limit_s=limit_s)
     except LibraryError as error:
-        look = by_hand(file) if file.exists() else f"ls -l {shlex.quote(str(file))}"
+        look = reproduce_command(file) if file.exists() else f"ls -l {shlex.quote(str(file))}"
         more = "" if look in error.hint else f"; {error.hint}"
-        raise _Refused(Status.BROKEN, error.message + more, look, hung=error.hung) from error
+        raise _ProbeRefused(Status.BROKEN, error.message + more, look, hung=error.hung) from error
     version = f" {facts.version}" if facts.version else ""
     count = len(facts.devices)
     if not count:
-        raise _Refused(
-            Status.ABSENT, f"its library {file.name}{version} shows no device", by_hand(file)
+        raise _ProbeRefused(
+            Status.ABSENT,
+            f"its library {file.name}{version} shows no device",
+            reproduce_command(file),
         )
     evidence.append(f"{file.name}{version} shows {count} device{'s' * (count > 1)}")
     return library_devices(record.name, facts.devices)
@@ -270,7 +276,7 @@ def _library_devices(
 def _torch_count(record: AdapterRecord, kind: str, module: str | None, evidence: list[str]) -> int:
     """How many devices of a type torch shows; never zero."""
     if importlib.util.find_spec("torch") is None:
-        raise _Refused(
+        raise _ProbeRefused(
             Status.INCOMPATIBLE,
             f"this adapter needs PyTorch for its {kind} device, and it is not installed",
             "pip install torch",
@@ -279,7 +285,7 @@ def _torch_count(record: AdapterRecord, kind: str, module: str | None, evidence:
     evidence.append(f"torch {torch.__version__}")
     if module is not None:
         if importlib.util.find_spec(module.partition(".")[0]) is None:
-            raise _Refused(
+            raise _ProbeRefused(
                 Status.INCOMPATIBLE,
                 f"this adapter needs the module {module}, which is not installed",
                 f"pip install --upgrade {record.distribution}",
@@ -290,7 +296,7 @@ def _torch_count(record: AdapterRecord, kind: str, module: str | None, evidence:
     backend: Any = getattr(torch, kind, None)
     build = _missing_build(record, torch, kind, backend)
     if build is not None:
-        raise _Refused(
+        raise _ProbeRefused(
             Status.INCOMPATIBLE,
             f"torch {torch.__version__} is built without {build} support; this adapter needs "
             f"a {build} build",
@@ -301,7 +307,7 @@ def _torch_count(record: AdapterRecord, kind: str, module: str | None, evidence:
         try:
             count = int(backend.device_count()) if backend.is_available() else 0
         except Exception as error:
-            raise _Refused(
+            raise _ProbeRefused(
                 Status.BROKEN,
                 f"torch.{kind} failed while it counted devices: {one_line(error)}",
                 f'python -c "import torch; print(torch.{kind}.device_count())"',
@@ -309,7 +315,7 @@ def _torch_count(record: AdapterRecord, kind: str, module: str | None, evidence:
     if not count:
         # a caught warning's message is typed as text, and is a Warning
         why = f": {one_line(said[-1].message)}" if said else ""  # type: ignore[arg-type]
-        raise _Refused(
+        raise _ProbeRefused(
             Status.ABSENT,
             f"torch {torch.__version__} shows no {kind} device{why}",
             f"python -c \"import torch; torch.zeros(1, device='{kind}')\"",
@@ -326,7 +332,7 @@ def _imported(module: str, record: AdapterRecord) -> Any:
     try:
         return importlib.import_module(module)
     except (Exception, SystemExit) as error:
-        raise _Refused(
+        raise _ProbeRefused(
             Status.BROKEN,
             f"importing {module} failed: {type(error).__name__}: {one_line(error)}",
             library_command(error) or f'python -c "import {module}"',

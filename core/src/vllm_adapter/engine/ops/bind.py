@@ -19,13 +19,13 @@ from vllm_adapter.contract.decision import Reject
 from vllm_adapter.contract.operators import FactValue, Operator
 from vllm_adapter.contract.resolve import (
     GENERIC,
-    Candidate,
+    CandidateResult,
+    KernelCandidate,
     Refusal,
     Resolution,
-    Verdict,
     resolve,
 )
-from vllm_adapter.engine.ops import c_library as clib
+from vllm_adapter.engine.ops import c_library as library_kernels
 from vllm_adapter.engine.ops import library
 from vllm_adapter.engine.ops.catalog import SPECS
 from vllm_adapter.engine.ops.plans import PLANS, new_handle, picked, planned
@@ -48,13 +48,13 @@ class Binding:
     """
 
     case: OpCase
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[CandidateResult]
     run: Fn
     handle: int
-    picks: Mapping[FactValue | None, Candidate]
+    picks: Mapping[FactValue | None, KernelCandidate]
     """The winner for each value of the step fact; under None where there is no step fact."""
-    _plans: Mapping[Candidate, Fn] = field(default_factory=dict)
-    _kernels: Mapping[Candidate, Fn] = field(default_factory=dict)
+    _plans: Mapping[KernelCandidate, Fn] = field(default_factory=dict)
+    _kernels: Mapping[KernelCandidate, Fn] = field(default_factory=dict)
     _prepare: Fn | None = None
 
     @property
@@ -112,8 +112,8 @@ def resolved(case: OpCase, settings: Settings, *, direct: bool = False) -> Resol
     `direct`: in a call of the operator's default overload. Errors as `contract.resolve.resolve`.
     """
 
-    def check(candidate: Candidate, declared: Operator) -> Reject | None:
-        return clib.refusal(candidate.entry, declared.name, case, candidate.provider)
+    def check(candidate: KernelCandidate, declared: Operator) -> Reject | None:
+        return library_kernels.refusal(candidate.entry, declared.name, case, candidate.provider)
 
     return resolve(
         case.op,
@@ -126,7 +126,7 @@ def resolved(case: OpCase, settings: Settings, *, direct: bool = False) -> Resol
     )
 
 
-def describe(candidate: Candidate) -> str:
+def describe(candidate: KernelCandidate) -> str:
     """A winner as documents name it: "acme", "acme (composed)", "acme (long)"."""
     notes = ["composed"] if candidate.composed_of else []
     notes += [candidate.entry.variant] if candidate.entry.variant else []
@@ -168,7 +168,7 @@ def unsupported(case: OpCase, refusal: Refusal) -> UnsupportedCase:
     )
 
 
-def _kernel(spec: OpSpec, candidate: Candidate) -> Fn:
+def _kernel(spec: OpSpec, candidate: KernelCandidate) -> Fn:
     """The function behind a candidate, taking the operator's own arguments."""
     run: Fn = load(_dotted(candidate), candidate.provider)
     if candidate.composed_of:
@@ -177,21 +177,24 @@ def _kernel(spec: OpSpec, candidate: Candidate) -> Fn:
     return planned(run) if spec.operator.planned else run
 
 
-def _plan_of(spec: OpSpec, candidate: Candidate) -> Fn | None:
+def _plan_of(spec: OpSpec, candidate: KernelCandidate) -> Fn | None:
     """How the candidate prepares a step, if it does."""
     if candidate.entry.plan:
         found: Fn = load(candidate.entry.plan, candidate.provider)
         return found
-    return clib.plan_of(candidate.entry, spec.name)
+    return library_kernels.plan_of(candidate.entry, spec.name)
 
 
-def _dotted(candidate: Candidate) -> str:
+def _dotted(candidate: KernelCandidate) -> str:
     assert candidate.entry.run is not None
     return candidate.entry.run
 
 
 def _runnable(
-    spec: OpSpec, case: OpCase, winners: Sequence[Candidate], kernels: Mapping[Candidate, Fn]
+    spec: OpSpec,
+    case: OpCase,
+    winners: Sequence[KernelCandidate],
+    kernels: Mapping[KernelCandidate, Fn],
 ) -> Fn:
     if len(winners) > 1:
         found: Fn = library.overload(spec, "selected", picked, library.ANY_DEVICE, "selected")
@@ -207,11 +210,11 @@ def _runnable(
     return _overload(spec, winner, kernels[winner], key)
 
 
-def _part_of(candidate: Candidate) -> Candidate:
-    return Candidate(candidate.provider, candidate.rank, candidate.entry)
+def _part_of(candidate: KernelCandidate) -> KernelCandidate:
+    return KernelCandidate(candidate.provider, candidate.rank, candidate.entry)
 
 
-def _overload(spec: OpSpec, winner: Candidate, kernel: Fn, key: str) -> Fn:
+def _overload(spec: OpSpec, winner: KernelCandidate, kernel: Fn, key: str) -> Fn:
     provider = "core" if winner.provider == GENERIC else winner.provider
     name = "_".join(filter(None, (provider, winner.entry.variant)))
     found: Fn = library.overload(spec, name, kernel, key, _dotted(winner))
@@ -246,7 +249,7 @@ def _declare_default(spec: OpSpec) -> None:
     table: dict[tuple[Any, ...], Fn] = {}
     generation = -1
 
-    def winner(*args: Any) -> Candidate:
+    def winner(*args: Any) -> KernelCandidate:
         settings = Settings.from_environ()
         case = OpCase.of(spec.name, _device_of(args), spec.facts_of(*args))
         found = resolved(case, settings, direct=True)

@@ -15,9 +15,9 @@ import torch
 from torch.library import Library, register_fake
 
 from vllm_adapter.contract.manifest import check_name
-from vllm_adapter.engine.kept import kept, stand_in
 from vllm_adapter.engine.ops import registrations
 from vllm_adapter.engine.ops.spec import Fn, OpSpec
+from vllm_adapter.engine.process_objects import process_object, stand_in
 from vllm_adapter.errors import AdapterError
 
 NAMESPACE: Final = "vllm_adapter"
@@ -31,9 +31,9 @@ def _make() -> tuple[Any, str]:
     return made, sys._getframe().f_code.co_filename
 
 
-_LIBRARY, _FILE = kept("library", _make)
+_LIBRARY, _FILE = process_object("library", _make)
 """The library, and where it was made: torch writes that beside each of its registrations."""
-_schemas: Final[dict[str, str]] = kept("schemas", dict)
+_schemas: Final[dict[str, str]] = process_object("schemas", dict)
 """What we defined with torch, by qualified name."""
 _registered: Final[dict[tuple[str, str], str]] = {}
 """What each (overload, dispatch key) runs, as a dotted path."""
@@ -90,7 +90,7 @@ def refuse_foreign() -> None:
     registrations.refuse(registrations.foreign(found, _FILE))
 
 
-def foreign() -> list[registrations.Foreign]:
+def foreign() -> list[registrations.ForeignRegistration]:
     """What others registered in our namespace, operators of their own included."""
     return registrations.foreign(_in_namespace(), _FILE)
 

@@ -10,13 +10,13 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from vllm_adapter.engine.kept import kept
 from vllm_adapter.engine.ops.spec import Fn
+from vllm_adapter.engine.process_objects import process_object
 from vllm_adapter.engine.registries import on_reset
 
 
 @dataclass(slots=True)
-class Plan:
+class KernelPlan:
     """What one handle stands for now: the state for a kernel, and the kernel if it varies.
 
     `kept` holds each winner's state between its steps.
@@ -27,7 +27,7 @@ class Plan:
     kept: dict[object, Any] = field(default_factory=dict)
 
 
-PLANS: Final[list[Plan]] = kept("plans", lambda: [Plan()])
+PLANS: Final[list[KernelPlan]] = process_object("plans", lambda: [KernelPlan()])
 """By handle. A second import of this package goes on counting: older models keep theirs."""
 
 
@@ -35,15 +35,15 @@ PLANS: Final[list[Plan]] = kept("plans", lambda: [Plan()])
 def _forget() -> None:
     """No handle has a step; their numbers stay taken, for graphs hold them as constants."""
     for handle in range(len(PLANS)):
-        PLANS[handle] = Plan()
+        PLANS[handle] = KernelPlan()
 
 
 def new_handle(owner: object = None) -> int:
     """A handle of its own; what is behind it goes when its owner does."""
-    PLANS.append(Plan())
+    PLANS.append(KernelPlan())
     handle = len(PLANS) - 1
     if owner is not None:
-        weakref.finalize(owner, PLANS.__setitem__, handle, Plan()).atexit = False
+        weakref.finalize(owner, PLANS.__setitem__, handle, KernelPlan()).atexit = False
     return handle
 
 

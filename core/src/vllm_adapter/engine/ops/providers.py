@@ -13,7 +13,7 @@ from vllm_adapter.contract.decision import LIBRARY
 from vllm_adapter.contract.marks import entries_of
 from vllm_adapter.contract.resolve import RANKS, Provider
 from vllm_adapter.discovery.adapter import one_line, place
-from vllm_adapter.engine.ops import c_library as clib
+from vllm_adapter.engine.ops import c_library as library_kernels
 from vllm_adapter.engine.ops.spec import Fn
 from vllm_adapter.engine.registries import on_reset
 from vllm_adapter.errors import AdapterError
@@ -80,7 +80,7 @@ def load(dotted: str, who: str) -> Any:
             the original fault.
     """
     if dotted.startswith(LIBRARY):
-        return clib.kernel(dotted, who)
+        return library_kernels.kernel(dotted, who)
     module, _, path = dotted.partition(":")
     try:
         found: Any = importlib.import_module(module)

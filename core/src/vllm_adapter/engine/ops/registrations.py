@@ -23,7 +23,7 @@ _TORCH: Final = Path(torch.__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignRegistration:
     """One registration that core did not make. `place` is a file and line, as torch wrote it."""
 
     qualified: str
@@ -45,17 +45,17 @@ class Foreign:
         return f"{_owner(file)}{self.place}"
 
 
-def foreign(names: Iterable[str], ours: str) -> list[Foreign]:
+def foreign(names: Iterable[str], ours: str) -> list[ForeignRegistration]:
     """Registrations for these operators that were not made in the file `ours`."""
     found = []
     for name in names:
         for key, place in _LINE.findall(torch._C._dispatch_dump(f"{NAMESPACE}::{name}")):
             if place.rpartition(":")[0] != ours:
-                found.append(Foreign(name, key.replace("[alias]", ""), place))
+                found.append(ForeignRegistration(name, key.replace("[alias]", ""), place))
     return found
 
 
-def refuse(found: list[Foreign]) -> None:
+def refuse(found: list[ForeignRegistration]) -> None:
     """Raises AdapterError where anything was found; says all of it."""
     if found:
         raise AdapterError(

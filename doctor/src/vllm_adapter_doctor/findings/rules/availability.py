@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vllm_adapter_doctor.findings.box import Box
 from vllm_adapter_doctor.findings.finding import Evidence
-from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.findings.host import ExaminedHost
+from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
 
-def unavailable(box: Box, data: Data) -> Iterator[Hit]:
+def unavailable(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """A build for a device that is not seen. `data` says how to look, by build."""
     torch = box.facts.torch
     if torch is None or torch.available is not False:
@@ -22,6 +22,6 @@ def unavailable(box: Box, data: Data) -> Iterator[Hit]:
     values = {"built": built, "ask": data["ask"][built], "count": str(len(here))}
     if here:
         listed = Evidence(here[0].name or here[0].vendor, here[0].source)
-        yield Hit([*said, listed], {**values, "listed": here[0].vendor})
+        yield RuleHit([*said, listed], {**values, "listed": here[0].vendor})
     elif not box.vendors:
-        yield Hit(said, values)
+        yield RuleHit(said, values)

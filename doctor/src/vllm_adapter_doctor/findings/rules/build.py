@@ -10,11 +10,11 @@ from vllm_adapter.hostfacts.facts import Line
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.build_rules import NO_CODE, build_archs, code_verdicts
 from vllm_adapter_doctor.devices.device_names import capability
-from vllm_adapter_doctor.devices.rules import beside_the_point
+from vllm_adapter_doctor.devices.rules import is_display_only
 from vllm_adapter_doctor.devices.verdict import Outcome
-from vllm_adapter_doctor.findings.box import Box, quoted
 from vllm_adapter_doctor.findings.finding import Evidence
-from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.findings.host import ExaminedHost, quoted
+from vllm_adapter_doctor.findings.rule import Data, RuleHit
 from vllm_adapter_doctor.vendor_data.driver_tables import serves
 
 _EXTENSIONS: Final = (
@@ -32,12 +32,12 @@ _NO_IMAGE_WORDS: Final = (
 _CUDART: Final = r"libcudart\.so(?:\.(?P<major>[.\d]+))?: cannot open shared object file"
 
 
-def no_kernel_image(box: Box, data: Data) -> Iterator[Hit]:
+def no_kernel_image(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """Whose kernel it is: an extension's, LoRA's, or torch's own where its list lacks the device.
 
     `data` has what to do for new and old devices.
     """
-    lines = [line for line, _ in box.told(_NO_IMAGE, _NO_IMAGE_WORDS)]
+    lines = [line for line, _ in box.program_lines(_NO_IMAGE, _NO_IMAGE_WORDS)]
     if not lines:
         return
     named = next((m["name"] for line in lines if (m := re.search(_EXTENSIONS, line.text))), None)
@@ -47,7 +47,7 @@ def no_kernel_image(box: Box, data: Data) -> Iterator[Hit]:
     served = [has for one in box.devices if (has := _has_code(box, one)) is not None]
     if named:
         case = "extension"
-    elif box.says(r"(?i)enable[_-]lora|\blora\b|punica"):
+    elif box.has_line(r"(?i)enable[_-]lora|\blora\b|punica"):
         case = "lora"
     elif (torch and torch.hip) or any("HIP" in line.text for line in lines[:3]):
         case = "rocm"
@@ -55,10 +55,10 @@ def no_kernel_image(box: Box, data: Data) -> Iterator[Hit]:
         case = "other extension"
     else:
         case = "torch"
-    yield Hit([quoted(line) for line in lines[:3]], values, case)
+    yield RuleHit([quoted(line) for line in lines[:3]], values, case)
 
 
-def _remedy(box: Box, data: Data) -> str:
+def _remedy(box: ExaminedHost, data: Data) -> str:
     numbers = [float(n) for one in box.facts.accelerators if (n := capability(one))]
     if numbers and max(numbers) >= 10:
         return str(data["new"])
@@ -67,38 +67,38 @@ def _remedy(box: Box, data: Data) -> str:
     return str(data["other"])
 
 
-def _has_code(box: Box, device: Device) -> bool | None:
+def _has_code(box: ExaminedHost, device: Device) -> bool | None:
     """Whether torch's list serves a device; None where the list or the architecture is unknown."""
     return serves(build_archs(box.facts)[0], (device.arch or "").partition(":")[0])
 
 
-def no_code(box: Box, data: Data) -> Iterator[Hit]:
+def no_code(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """Before any error: torch's list against the devices, as their own verdict has it.
 
     One beside others that is taken for the display's does not count.
     """
-    if box.says(_NO_IMAGE) or box.says(r"is not compatible with the current PyTorch"):
+    if box.has_line(_NO_IMAGE) or box.has_line(r"is not compatible with the current PyTorch"):
         return  # said with that text as evidence
     found: dict[Outcome, list[Device]] = {}
     for device in box.devices:
         for one in code_verdicts(device.arch, box.facts, device.vendor):
-            if one.code == NO_CODE and not beside_the_point(device, box.devices):
+            if one.code == NO_CODE and not is_display_only(device, box.devices):
                 found.setdefault(one.outcome, []).append(device)
     for outcome, lacking in found.items():
         names = ", ".join(dict.fromkeys(f"{one.title} ({one.arch})" for one in lacking))
-        source = lacking[0].told.source if lacking[0].told else "PCI"
+        source = lacking[0].reported.source if lacking[0].reported else "PCI"
         torch = box.facts.torch
-        yield Hit(
+        yield RuleHit(
             [Evidence(f"torch {torch.version if torch else ''}; {names}", source)],
             {"names": names, "remedy": _remedy(box, data)},
             "sure" if outcome is Outcome.REFUSE else "unsure",
         )
 
 
-def vllm_and_torch(box: Box, data: Data) -> Iterator[Hit]:
+def vllm_and_torch(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """A CUDA vLLM beside a torch for the CPU, or for another major version of CUDA."""
     torch, vllm = box.facts.torch, box.facts.vllm
-    missing = next(iter(box.told(_CUDART, ("libcudart",))), None)
+    missing = next(iter(box.program_lines(_CUDART, ("libcudart",))), None)
     if missing and "cpu" not in box.builds:
         yield _other_major(box, missing[0], missing[1])
         return
@@ -116,10 +116,10 @@ def vllm_and_torch(box: Box, data: Data) -> Iterator[Hit]:
         evidence.append(quoted(missing[0]))
     elif runtimes:
         evidence.append(Evidence(f"installed beside it: {runtimes[0]}", "host facts"))
-    yield Hit(evidence, {"where": "WSL" if box.wsl else ""}, "cpu")
+    yield RuleHit(evidence, {"where": "WSL" if box.wsl else ""}, "cpu")
 
 
-def _other_major(box: Box, line: Line, match: re.Match[str]) -> Hit:
+def _other_major(box: ExaminedHost, line: Line, match: re.Match[str]) -> RuleHit:
     torch = box.facts.torch
     wanted = (match["major"] or "").partition(".")[0]
     own = ((torch.cuda if torch else None) or "").partition(".")[0]
@@ -133,10 +133,10 @@ def _other_major(box: Box, line: Line, match: re.Match[str]) -> Hit:
         "built": built,
     }
     case = "broken" if own and own == wanted else "another build" if built else "no build"
-    return Hit([quoted(line)], values, case)
+    return RuleHit([quoted(line)], values, case)
 
 
-def for_another_device(box: Box, data: Data) -> Iterator[Hit]:
+def for_another_device(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """A torch without support for the accelerator that is here."""
     torch = box.facts.torch
     if torch is None or torch.version is None or torch.available:
@@ -144,17 +144,17 @@ def for_another_device(box: Box, data: Data) -> Iterator[Hit]:
     wanted = sorted(box.vendors & set(data["vendors"]))
     plain = "cpu" in box.builds or (
         not (torch.cuda or torch.hip or torch.xpu)
-        and box.says(r"CUDA used to build PyTorch\s*[*`]*:\s*None")
-        and not box.says(r"(?i)Is XPU available\s*:\s*True|XPU used to build PyTorch\s*:\s*\d")
+        and box.has_line(r"CUDA used to build PyTorch\s*[*`]*:\s*None")
+        and not box.has_line(r"(?i)Is XPU available\s*:\s*True|XPU used to build PyTorch\s*:\s*\d")
     )
     built = next((name for name in data["vendors"] if name in box.builds), None)
     kernel = box.facts.os.release or ""
     evidence = [Evidence(f"torch {torch.version}", "host facts")]
     values = {"wanted": " or ".join(wanted), "built": built or "", "kernel": kernel}
     if wanted and plain:
-        yield Hit(evidence, {**values, "wanted": wanted[0]}, "plain")
+        yield RuleHit(evidence, {**values, "wanted": wanted[0]}, "plain")
     elif torch.available is False and built and wanted and built not in wanted:
-        yield Hit(evidence, values, "another")
+        yield RuleHit(evidence, values, "another")
     elif plain and re.search(data["kernels"], kernel):
         evidence.append(Evidence(f"kernel {kernel}", "host facts"))
-        yield Hit(evidence, values, "kernel")
+        yield RuleHit(evidence, values, "kernel")

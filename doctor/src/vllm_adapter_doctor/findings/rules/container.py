@@ -7,14 +7,14 @@ from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 from vllm_adapter.hostfacts.known_vendors import adapters_for
-from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box
 from vllm_adapter_doctor.findings.finding import Evidence
-from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost
+from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
 Nodes: TypeAlias = Mapping[str, Sequence[Sequence[str]]]
 
 
-def nodes(box: Box, data: Data) -> Iterator[Hit]:
+def nodes(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """A device that the PCI bus shows without its node, and a node that may not be opened.
 
     `data` has the nodes that a vendor's stack opens, each with other names that it had. Nodes of
@@ -25,7 +25,7 @@ def nodes(box: Box, data: Data) -> Iterator[Hit]:
         yield from _closed(box, data["nodes"])
 
 
-def _absent(box: Box, known: Nodes) -> Iterator[Hit]:
+def _absent(box: ExaminedHost, known: Nodes) -> Iterator[RuleHit]:
     for adapter, (vendor, device) in adapters_for(box.facts.pci).items():
         missing = [
             names[0]
@@ -33,13 +33,13 @@ def _absent(box: Box, known: Nodes) -> Iterator[Hit]:
             if not any(fnmatchcase(node.path, name) for node in box.facts.nodes for name in names)
         ]
         if missing:
-            yield Hit(
+            yield RuleHit(
                 [Evidence(str(device), "PCI"), Evidence(f"no {', no '.join(missing)}", "/dev")],
                 {"vendor": vendor},
             )
 
 
-def _closed(box: Box, known: Nodes) -> Iterator[Hit]:
+def _closed(box: ExaminedHost, known: Nodes) -> Iterator[RuleHit]:
     patterns = {names[0] for group in known.values() for names in group}
     closed = [
         node.path
@@ -50,4 +50,4 @@ def _closed(box: Box, known: Nodes) -> Iterator[Hit]:
     ]
     if closed:
         evidence = [Evidence(f"{path} may not be opened", "/dev") for path in closed]
-        yield Hit(evidence[:MAX_EVIDENCE], {"node": closed[0]})
+        yield RuleHit(evidence[:MAX_EVIDENCE], {"node": closed[0]})

@@ -7,9 +7,9 @@ from typing import Final
 
 from vllm_adapter.hostfacts.facts import Driver
 from vllm_adapter_doctor.devices.driver_rules import MINOR_VERSION, driver_verdicts
-from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box, quoted
 from vllm_adapter_doctor.findings.finding import Evidence
-from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost, quoted
+from vllm_adapter_doctor.findings.rule import Data, RuleHit
 from vllm_adapter_doctor.findings.rules._cuda_driver import VENDOR, runtime_of
 from vllm_adapter_doctor.vendor_data.driver_tables import (
     cuda_of_driver,
@@ -32,7 +32,7 @@ _MISMATCH_WORDS: Final = ("version mismatch", "driver combination", "api mismatc
 _UNKNOWN_CUDA: Final = r"Driver Version: \d\S*\s+CUDA Version: (?:ERR!|N/A)"
 
 
-def minor_version(box: Box, _: Data) -> Iterator[Hit]:
+def minor_version(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """CUDA works on a driver that is older than the toolkit's own: good, with a reservation."""
     torch, runtime = box.facts.torch, runtime_of(box)
     said = driver_verdicts(VENDOR, box.facts)
@@ -40,7 +40,7 @@ def minor_version(box: Box, _: Data) -> Iterator[Hit]:
     if one is None or one.got is None or torch is None or not torch.available:
         return
     serves = cuda_of_driver(one.got)
-    yield Hit(
+    yield RuleHit(
         [
             *(Evidence(f"{seen.text} (CUDA {serves})", seen.source) for seen in one.evidence),
             Evidence(f"torch built with CUDA {runtime}, available", "host facts"),
@@ -49,7 +49,7 @@ def minor_version(box: Box, _: Data) -> Iterator[Hit]:
     )
 
 
-def without_cuda(box: Box, _: Data) -> Iterator[Hit]:
+def without_cuda(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """A driver that answers and names no version of CUDA: in Windows, or in a container."""
     smi, driver = box.facts.driver("nvidia-smi"), box.facts.driver("nvidia")
     two = bool(
@@ -61,12 +61,12 @@ def without_cuda(box: Box, _: Data) -> Iterator[Hit]:
         dx = [quoted(line) for line, _ in box.lines(r"(?i)dxg|dxcore.*(?:fail|error)")]
         torch = box.facts.torch
         if zero or (dx and torch and torch.available is False):
-            yield Hit([*zero, *dx][:4], case="windows")
-    elif unknown and not box.says(_JETSON):
-        yield Hit(unknown[:2], case="no libcuda")
+            yield RuleHit([*zero, *dx][:4], case="windows")
+    elif unknown and not box.has_line(_JETSON):
+        yield RuleHit(unknown[:2], case="no libcuda")
 
 
-def _releases(box: Box) -> tuple[Driver, Driver] | None:
+def _releases(box: ExaminedHost) -> tuple[Driver, Driver] | None:
     """(kernel module, libraries) where the text has both, of one machine, and they differ."""
     if box.wsl or box.facts.driver("windows"):
         return None
@@ -82,13 +82,13 @@ def _releases(box: Box) -> tuple[Driver, Driver] | None:
     return None
 
 
-def two_releases(box: Box, _: Data) -> Iterator[Hit]:
+def two_releases(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """The kernel's own word against the library's: one finding, and which is older if reported."""
-    said = [quoted(line) for line, _ in box.told(_MISMATCH, _MISMATCH_WORDS)]
+    said = [quoted(line) for line, _ in box.program_lines(_MISMATCH, _MISMATCH_WORDS)]
     both = _releases(box)
     if both is not None:
         kernel, library = both
-        yield Hit(
+        yield RuleHit(
             [
                 *(Evidence(f"{one.component} {one.version}", one.source) for one in both),
                 *said[: MAX_EVIDENCE - len(both)],
@@ -97,21 +97,21 @@ def two_releases(box: Box, _: Data) -> Iterator[Hit]:
             "upgraded" if is_older(kernel, library.version) else "left over",
         )
     elif said:
-        yield Hit(said[:MAX_EVIDENCE], case="said")
+        yield RuleHit(said[:MAX_EVIDENCE], case="said")
 
 
-def forward_compatibility(box: Box, _: Data) -> Iterator[Hit]:
+def forward_compatibility(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """A libcuda that is newer than the kernel driver's branch."""
-    driver, told = box.facts.driver("nvidia"), box.facts.driver("cuda")
-    if not (driver and told):
+    driver, reported = box.facts.driver("nvidia"), box.facts.driver("cuda")
+    if not (driver and reported):
         return
     own = cuda_of_driver(driver.version)
-    mine, theirs = parse_version(own) if own else None, parse_version(told.version)
+    mine, theirs = parse_version(own) if own else None, parse_version(reported.version)
     if mine and theirs and older(mine, theirs):
-        yield Hit(
+        yield RuleHit(
             [
                 Evidence(f"driver {driver.version} (its branch: CUDA {own})", driver.source),
-                Evidence(f"CUDA {told.version}", told.source),
+                Evidence(f"CUDA {reported.version}", reported.source),
             ],
-            {"driver": driver.version, "own": own or "", "told": told.version},
+            {"driver": driver.version, "own": own or "", "told": reported.version},
         )

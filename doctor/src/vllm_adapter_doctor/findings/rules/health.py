@@ -9,15 +9,15 @@ from typing import Final
 from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
 from vllm_adapter.hostfacts.facts import Accelerator
 from vllm_adapter_doctor.devices.health_rules import (
-    Kind,
+    ErrorKind,
     is_broken,
     kind_of,
     kinds,
     status_verdict,
 )
-from vllm_adapter_doctor.findings.box import MAX_EVIDENCE, Box, quoted
 from vllm_adapter_doctor.findings.finding import Evidence
-from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost, quoted
+from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
 _BUSY_SHARE: Final = 0.10
 """Of a device's memory, beyond what its idle siblings hold."""
@@ -55,7 +55,7 @@ def figures(health: Health) -> str:
     return ", ".join(said)
 
 
-def device_errors(box: Box, data: Data) -> Iterator[Hit]:
+def device_errors(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """What a tool or the kernel says is broken, by the kinds of `devices.health_rules`.
 
     Where no device has an error, lines of the kernel's log are looked at that the parsers did not
@@ -76,19 +76,19 @@ def device_errors(box: Box, data: Data) -> Iterator[Hit]:
         if hit:
             evidence = [Evidence(error, f"{source}, {name}") for name, source, error in hit]
             names = ", ".join(dict.fromkeys(name for name, _, _ in hit))
-            yield Hit(evidence[:MAX_EVIDENCE], {"devices": names}, kind.name)
+            yield RuleHit(evidence[:MAX_EVIDENCE], {"devices": names}, kind.name)
 
 
-def _of_lines(box: Box, known: Sequence[Kind]) -> Iterator[Hit]:
-    for line, found in box.told(_LINE, ("nvrm: xid", "amdgpu", "gpu hang")):
+def _of_lines(box: ExaminedHost, known: Sequence[ErrorKind]) -> Iterator[RuleHit]:
+    for line, found in box.program_lines(_LINE, ("nvrm: xid", "amdgpu", "gpu hang")):
         error = f"Xid {found['xid']}: {found['what']}" if found["xid"] else found["other"]
         kind = kind_of(error, known)
         if kind:
             names = f"device {found['bdf'] or found['place']}"
-            yield Hit([quoted(line)], {"devices": names}, kind.name)
+            yield RuleHit([quoted(line)], {"devices": names}, kind.name)
 
 
-def status(box: Box, _: Data) -> Iterator[Hit]:
+def status(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """The tool's own word for a device's state: what keeps it from being used, and lesser ones.
 
     Where an error says why, it is not said again.
@@ -97,14 +97,14 @@ def status(box: Box, _: Data) -> Iterator[Hit]:
     for case, stops in (("bad", True), ("lesser", False)):
         found = [one for one, verdict in said if verdict and verdict.stops is stops]
         if found:
-            yield Hit(
+            yield RuleHit(
                 [Evidence(f"{_name(one)}: {one.health.status}", one.source) for one in found],
                 {"devices": ", ".join(map(_name, found))},
                 case,
             )
 
 
-def throttled(box: Box, data: Data) -> Iterator[Hit]:
+def throttled(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """A device that is held down; at its power cap is where a loaded one works."""
     for one in box.facts.accelerators:
         reasons = one.health.throttle_reasons
@@ -115,14 +115,14 @@ def throttled(box: Box, data: Data) -> Iterator[Hit]:
         capped = all(re.search(data["cap"], reason) for reason in active)
         now, most = one.health.clock_mhz, one.health.clock_max_mhz
         slow = bool(now and most and now < most * _HALF)
-        yield Hit(
+        yield RuleHit(
             [Evidence(seen, one.source)],
             {"device": _name(one), "reasons": ", ".join(active)},
             "at its cap" if capped and not slow else "held down",
         )
 
 
-def held(box: Box, data: Data) -> Iterator[Hit]:
+def held(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """A device that holds much more than its siblings, or a process that a tool names."""
     parted = data["parted"]
     for vendor in dict.fromkeys(one.vendor for one in box.facts.accelerators):
@@ -154,7 +154,7 @@ def held(box: Box, data: Data) -> Iterator[Hit]:
                     continue  # its parent or another instance was named
                 said.add(one.index)
             by = ", ".join(f"{p.name or 'a process'} (pid {p.pid})" for p in processes)
-            yield Hit(
+            yield RuleHit(
                 [
                     Evidence(
                         f"{_name(one)}: {used >> 20} of {total >> 20} MiB in use"

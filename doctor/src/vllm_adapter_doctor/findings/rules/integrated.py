@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from vllm_adapter_doctor.findings.box import Box
 from vllm_adapter_doctor.findings.finding import Evidence
-from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.findings.host import ExaminedHost
+from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
 
-def unified(box: Box, data: Data) -> Iterator[Hit]:
+def unified(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """A device that shares the host's memory, or shows its own as nodes of the host."""
     shared = [
         one
@@ -21,22 +21,22 @@ def unified(box: Box, data: Data) -> Iterator[Hit]:
     found = shared or own
     if found and not all(one.integrated for one in found):
         name = found[0].name or f"{found[0].vendor} device"
-        yield Hit(
+        yield RuleHit(
             [Evidence(f"{name} ({len(found)} of them)", found[0].source)],
             {"name": name},
             "shared" if shared and not own else "nodes",
         )
 
 
-def alone(box: Box, _: Data) -> Iterator[Hit]:
+def alone(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """Nothing but GPUs of processors."""
     devices = box.facts.accelerators
     if (
         devices
         and devices[0].source == "lspci"
-        and not box.says(r"^(?:0000:)?(?!00:)\w\w:\w\w\.\d ")
+        and not box.has_line(r"^(?:0000:)?(?!00:)\w\w:\w\w\.\d ")
     ):
         return  # nothing behind a bridge is listed: the list was cut
     if devices and all(one.integrated for one in devices):
         names = ", ".join(dict.fromkeys(one.name or one.vendor for one in devices))
-        yield Hit([Evidence(names, devices[0].source)], {"names": names})
+        yield RuleHit([Evidence(names, devices[0].source)], {"names": names})

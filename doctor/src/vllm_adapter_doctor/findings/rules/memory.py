@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from vllm_adapter_doctor.findings.box import Box, quoted
 from vllm_adapter_doctor.findings.finding import Evidence
-from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.findings.host import ExaminedHost, quoted
+from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
 _FREE: Final = r"Free memory on device(?: \S+)? \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)"
 _FULL: Final = (
@@ -23,41 +23,41 @@ _USED: Final = (
 )
 
 
-def free(box: Box, data: Data) -> Iterator[Hit]:
+def free(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """vLLM's refusal at start; its words say GPU whatever the device is.
 
     `data` has each vendor's tool, and words of a report that tell the vendor.
     """
     vendor = next((one.vendor for one in box.facts.accelerators), box.other_runtime)
     if vendor is None:
-        vendor = next((name for name, said in data["told_by"].items() if box.says(said)), "")
-    for line, match in box.told(_FREE, ("free memory on device",)):
-        left, total = float(match["free"]), float(match["total"])
-        yield Hit(
+        vendor = next((name for name, said in data["told_by"].items() if box.has_line(said)), "")
+    for line, match in box.program_lines(_FREE, ("free memory on device",)):
+        remaining, total = float(match["free"]), float(match["total"])
+        yield RuleHit(
             [quoted(line)],
             {
-                "taken": f"{total - left:.1f}",
+                "taken": f"{total - remaining:.1f}",
                 "total": f"{total:.1f}",
                 "tool": data["tools"].get(vendor, data["tools"]["other"]),
-                "share": f"{int(left / total * 100) / 100:.2f}" if total else "",
+                "share": f"{int(remaining / total * 100) / 100:.2f}" if total else "",
             },
         )
 
 
-def full(box: Box, _: Data) -> Iterator[Hit]:
+def full(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """An allocation that failed, each device and size once."""
     found: dict[tuple[str, str], str] = {}
     evidence: dict[tuple[str, str], list[Evidence]] = {}
-    for line, match in box.told(_FULL, ("out of memory",)):
+    for line, match in box.program_lines(_FULL, ("out of memory",)):
         key = (match["device"], match["size"] or "")
         found.setdefault(key, match.string)
         evidence.setdefault(key, []).append(quoted(line))
     for (device, size), text in found.items():
         total, used = re.search(_TOTAL, text), re.search(_USED, text)
-        told = ", ".join(
+        reported = ", ".join(
             f"{word} {one['one'] or one['two']}"
             for word, one in (("capacity seen", total), ("in use by this program", used))
             if one
         )
-        values = {"device": device, "size": size or "memory", "told": told}
-        yield Hit(evidence[device, size][:3], values)
+        values = {"device": device, "size": size or "memory", "told": reported}
+        yield RuleHit(evidence[device, size][:3], values)

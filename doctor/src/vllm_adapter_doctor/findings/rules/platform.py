@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from vllm_adapter_doctor.findings.box import Box, quoted
 from vllm_adapter_doctor.findings.finding import Evidence
-from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.findings.host import ExaminedHost, quoted
+from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
 _LISTED: Final = r"^.*?\s-\s+(?P<name>[\w.-]+)\s+->\s+(?P<value>[\w.]+:[\w.]+)"
 _GROUP: Final = r"Available plugins for group (?P<group>[\w.]+)"
@@ -20,7 +20,7 @@ _SERVES: Final = (
 _WORDS: Final = ("device_config=", "detected platform", "no platform detected", "unspecifiedplat")
 
 
-def swallowed(box: Box, _: Data) -> Iterator[Hit]:
+def swallowed(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """A platform plug-in that was listed, not activated, and another platform that serves."""
     listed: list[tuple[str, str, Evidence]] = []
     group = ""
@@ -34,7 +34,8 @@ def swallowed(box: Box, _: Data) -> Iterator[Hit]:
             listed.append((entry["name"], entry["value"], quoted(line)))
     activated = {match["name"] for _, match in box.lines(_ACTIVATED)}
     serving = [
-        (lines[0], match) for lines, match in box.searched.told(_SERVES, _WORDS, debug=True)
+        (lines[0], match)
+        for lines, match in box.searched.program_lines(_SERVES, _WORDS, debug=True)
     ]
     if not listed or not serving or activated & {name for name, _, _ in listed}:
         return
@@ -43,7 +44,7 @@ def swallowed(box: Box, _: Data) -> Iterator[Hit]:
     if device not in ("cpu", "no platform"):
         return
     module, function = listed[0][1].split(":")
-    yield Hit(
+    yield RuleHit(
         [*(evidence for _, _, evidence in listed), quoted(line)],
         {
             "names": ", ".join(name for name, _, _ in listed),
@@ -54,14 +55,14 @@ def swallowed(box: Box, _: Data) -> Iterator[Hit]:
     )
 
 
-def other_silicon(box: Box, data: Data) -> Iterator[Hit]:
+def other_silicon(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """A device with the face of another vendor's. `data` has names and faces by vendor."""
     vendors = {one.vendor: one for one in box.facts.accelerators}
     for vendor, (name, face) in data["faces"].items():
         if vendor in vendors:
             one = vendors[vendor]
             said = f"{one.name or name}, reported by {one.source}"
-            yield Hit(
+            yield RuleHit(
                 box.evidence(re.escape(one.name), said) if one.name else [Evidence(said, "facts")],
                 {"name": name, "face": face, "adapter": vendor},
             )

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from vllm_adapter_doctor.findings.box import Box, quoted
-from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.findings.host import ExaminedHost, quoted
+from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
 _SITE: Final = r"(?:site|dist)-packages/(?P<package>[A-Za-z0-9_]+)"
 _UNDEFINED: Final = (
@@ -16,10 +16,10 @@ _UNDEFINED: Final = (
 )
 
 
-def undefined(box: Box, data: Data) -> Iterator[Hit]:
+def undefined(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """Each symbol once. `data` has the beginnings of symbols, whose they are, and what to do."""
     seen: set[tuple[str, str]] = set()
-    for line, match in box.told(_UNDEFINED, ("undefined symbol",)):
+    for line, match in box.program_lines(_UNDEFINED, ("undefined symbol",)):
         library, symbol = match["library"], match["symbol"]
         if (library, symbol) in seen:
             continue
@@ -37,4 +37,4 @@ def undefined(box: Box, data: Data) -> Iterator[Hit]:
             "owner": owner,
             "remedy": remedy.replace("{package}", package),
         }
-        yield Hit([quoted(line)], values)
+        yield RuleHit([quoted(line)], values)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vllm_adapter_doctor.findings.box import Box
-from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.findings.host import ExaminedHost
+from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
 
-def collector(box: Box, _: Data) -> Iterator[Hit]:
+def collector(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """A traceback of the tool that made the report."""
     evidence = box.evidence(r'File ".*collect_env\w*\.py", line \d+')
-    if evidence and box.says(r"\bTraceback \(most recent call last\)"):
-        yield Hit(evidence[-1:])
+    if evidence and box.has_line(r"\bTraceback \(most recent call last\)"):
+        yield RuleHit(evidence[-1:])
 
 
-def offline(box: Box, _: Data) -> Iterator[Hit]:
+def offline(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """CPUs that are switched off."""
     cpus = box.facts.cpu.offline
     if cpus:
         named = ", ".join(map(str, cpus[:8])) + (", ..." if len(cpus) > 8 else "")
-        yield Hit(box.evidence(r"(?i)^off-?line cpu", f"offline CPUs: {named}"), {"cpus": named})
+        yield RuleHit(
+            box.evidence(r"(?i)^off-?line cpu", f"offline CPUs: {named}"), {"cpus": named}
+        )

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter_doctor.findings.box import Box
 from vllm_adapter_doctor.findings.finding import Evidence
-from vllm_adapter_doctor.findings.rule import Data, Hit
+from vllm_adapter_doctor.findings.host import ExaminedHost
+from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
 if TYPE_CHECKING:
     from vllm_adapter_doctor.topology.types import Topology
@@ -27,20 +27,20 @@ def _topology(facts: HostFacts) -> Topology:
     return build(facts)
 
 
-def _tells(box: Box) -> bool:
+def _tells(box: ExaminedHost) -> bool:
     """Most texts have no device and no link, and need no topology."""
     return bool(box.facts.links or box.facts.accelerators)
 
 
-def _sources(box: Box) -> str:
+def _sources(box: ExaminedHost) -> str:
     return ", ".join(dict.fromkeys(matrix.source for matrix in box.facts.links)) or "the tables"
 
 
-def cut(box: Box, _: Data) -> Iterator[Hit]:
+def cut(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """A table that says itself that it is not whole."""
     notes = [note for matrix in box.facts.links for note in matrix.notes if re.search(_CUT, note)]
     if notes:
-        yield Hit(
+        yield RuleHit(
             [
                 *box.evidence(r"NICs found in the topology, only displaying"),
                 *(Evidence(note, _sources(box)) for note in dict.fromkeys(notes)),
@@ -49,17 +49,17 @@ def cut(box: Box, _: Data) -> Iterator[Hit]:
         )
 
 
-def weak_links(box: Box, data: Data) -> Iterator[Hit]:
+def weak_links(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """Problems of the topology itself, of the kinds of `data`."""
     if not _tells(box):
         return
     for problem in _topology(box.facts).problems:
         if problem.kind in data["kinds"]:
             said = [Evidence(problem.sentence, _sources(box))]
-            yield Hit(said, {"sentence": problem.sentence}, problem.kind)
+            yield RuleHit(said, {"sentence": problem.sentence}, problem.kind)
 
 
-def no_fabric(box: Box, data: Data) -> Iterator[Hit]:
+def no_fabric(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """Modules that are always wired to a fabric, in a link table without one."""
     if not _tells(box):
         return
@@ -72,12 +72,12 @@ def no_fabric(box: Box, data: Data) -> Iterator[Hit]:
     if any(one.partition for one in box.facts.accelerators):
         return  # parts of one GPU have no link between them
     if not names and count == 8 and len(topology.nics) >= 8 and _in_switched_pairs(topology):
-        yield Hit(
+        yield RuleHit(
             [Evidence("8 devices in pairs behind PCIe switches, no NV in any row", _sources(box))],
             case="unnamed",
         )
     if wired and names == set(wired):
-        yield Hit(
+        yield RuleHit(
             [Evidence(f"{wired[0]}; no fabric link in any row", _sources(box))],
             {"name": wired[0]},
             "named",
@@ -96,7 +96,7 @@ def _in_switched_pairs(topology: Topology) -> bool:
     return set(partners.values()) == {1}
 
 
-def _maybe_cut(box: Box, data: Data) -> bool:
+def _maybe_cut(box: ExaminedHost, data: Data) -> bool:
     """Whether the end of the table may be missing."""
     last = box.facts.report[-1].text.strip("|+ \t") if box.facts.report else ""
     labels = {label for matrix in box.facts.links for label in matrix.devices}
@@ -107,7 +107,7 @@ def _maybe_cut(box: Box, data: Data) -> bool:
     )
 
 
-def unknown_node(box: Box, data: Data) -> Iterator[Hit]:
+def unknown_node(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """A device without a node among others that have one is a gap; all without is a note."""
     if not _tells(box):
         return
@@ -125,14 +125,14 @@ def unknown_node(box: Box, data: Data) -> Iterator[Hit]:
     if not without:
         return
     labels = ", ".join(one.label for one in without)
-    yield Hit(
+    yield RuleHit(
         [Evidence(f"{one.label}: {one.place}", _sources(box)) for one in without[:5]],
         {"devices": labels},
         "a gap" if known else "none reported",
     )
 
 
-def far_card(box: Box, _: Data) -> Iterator[Hit]:
+def far_card(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """A single network card that the devices of one node reach only from another.
 
     SYS from devices of every node is no evidence: virtual machines print that.
@@ -145,13 +145,13 @@ def far_card(box: Box, _: Data) -> Iterator[Hit]:
         return
     nic = topology.nics[0]
     if len(nic.across) == len(topology.devices):
-        yield Hit(
+        yield RuleHit(
             [Evidence(f"{nic.label} is {nic.by} from {', '.join(nic.across)}", _sources(box))],
             {"card": nic.name or nic.label, "devices": ", ".join(nic.across)},
         )
 
 
-def one_affinity(box: Box, _: Data) -> Iterator[Hit]:
+def one_affinity(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """Every device on one node of several."""
     if not _tells(box):
         return
@@ -161,32 +161,32 @@ def one_affinity(box: Box, _: Data) -> Iterator[Hit]:
     hosts = len(box.facts.numa)
     if len(topology.devices) >= 4 and node is not None and (node > 0 if hosts == 0 else hosts > 1):
         hidden = box.container or _narrowed(box) or (hosts == 0 and _upper_half(box))
-        yield Hit(
+        yield RuleHit(
             [Evidence(f"all {len(topology.devices)} devices on node {node}", _sources(box))],
             {"node": str(node)},
             "hidden" if hidden else "open",
         )
 
 
-def _narrowed(box: Box) -> bool:
+def _narrowed(box: ExaminedHost) -> bool:
     """Whether this process may use only a part of the CPUs that the host is known to have."""
     may, there = set(box.facts.cpuset.cpus), {cpu for one in box.facts.numa for cpu in one.cpus}
     return bool(may) and may < there
 
 
-def _upper_half(box: Box) -> bool:
+def _upper_half(box: ExaminedHost) -> bool:
     """Whether all devices name the same CPUs, in one run that starts at its own length (20-39).
 
     Sockets with two threads a core have two runs: what is left of one is a CPU set's work.
     """
-    told = {one.cpus for one in box.facts.accelerators if one.cpus and not one.cpus_truncated}
-    if len(told) != 1:
+    reported = {one.cpus for one in box.facts.accelerators if one.cpus and not one.cpus_truncated}
+    if len(reported) != 1:
         return False
-    (cpus,) = told
+    (cpus,) = reported
     return cpus == tuple(range(len(cpus), 2 * len(cpus)))
 
 
-def peer_access(box: Box, data: Data) -> Iterator[Hit]:
+def peer_access(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """Ways that a table refuses, and cards, by the names of `data`, that are not to count on."""
     if not _tells(box):
         return
@@ -196,7 +196,7 @@ def peer_access(box: Box, data: Data) -> Iterator[Hit]:
         refused = [link for link in matrix.links if (link.text or "").upper() in _REFUSED]
         if refused:
             ways = [x for x in matrix.links if x.first != x.second]
-            yield Hit(
+            yield RuleHit(
                 [
                     Evidence(f"{one.first} to {one.second}: {one.text}", matrix.source)
                     for one in refused[:5]
@@ -212,4 +212,4 @@ def peer_access(box: Box, data: Data) -> Iterator[Hit]:
     ]
     topology = _topology(box.facts)
     if len(named) > 1 and topology.pairs and not topology.domains:
-        yield Hit([Evidence(named[0], _sources(box))], {"name": named[0]}, "not to count on")
+        yield RuleHit([Evidence(named[0], _sources(box))], {"name": named[0]}, "not to count on")

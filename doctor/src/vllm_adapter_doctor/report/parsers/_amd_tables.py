@@ -37,7 +37,7 @@ MIN_WEIGHT: Final = 13
 
 
 @dataclass(slots=True)
-class Table:
+class PairTable:
     """One square table: `cells` by (row, column), in the words of the tool, without self."""
 
     kind: str
@@ -47,11 +47,11 @@ class Table:
     bad_rows: list[str] = field(default_factory=list)
 
 
-def read_tables(report: Report) -> list[Table]:
+def read_tables(report: Report) -> list[PairTable]:
     """All tables that have at least one whole row, in the order of the text."""
-    tables: list[Table] = []
+    tables: list[PairTable] = []
     kind: str | None = None
-    current: Table | None = None
+    current: PairTable | None = None
     last = len(report.lines) - 1
     for position, line in enumerate(report.lines):
         text = line.text.strip()
@@ -64,7 +64,7 @@ def read_tables(report: Report) -> list[Table]:
         if kind is None or not text:
             continue
         if labels := _header(text):
-            current = Table(kind, labels)
+            current = PairTable(kind, labels)
             tables.append(current)
         elif current is not None:
             _row(current, text, cut=position == last)
@@ -86,7 +86,7 @@ def _header(text: str) -> tuple[str, ...] | None:
     return labels if labels and len(set(labels)) == len(labels) else None
 
 
-def _row(table: Table, text: str, *, cut: bool) -> None:
+def _row(table: PairTable, text: str, *, cut: bool) -> None:
     """Enters one row. In the last line of a report the last cell may be cut short."""
     first, *cells = text.replace("|", " ").split()
     label = first.lower() if ":" in first else first

@@ -11,15 +11,15 @@ from dataclasses import replace
 from typing import Final
 
 from vllm_adapter.hostfacts.device_facts import Accelerator, DeviceProcess, Health
-from vllm_adapter_doctor.report.parsers._common import MIB, is_whole, normal_bdf, number
-from vllm_adapter_doctor.report.parsers._layouts import Boards, Layout, Pattern, Rows
+from vllm_adapter_doctor.report.parsers._common import MIB, is_complete_line, normal_bdf, number
+from vllm_adapter_doctor.report.parsers._layouts import BoardColumns, Pattern, Rows, ToolLayout
 from vllm_adapter_doctor.report.text import Report
 
 _OF: Final = re.compile(r"(\d+)\s*/\s*(\d+)(?=\s|\|)")
 
 
 def board_table(
-    report: Report, layout: Layout, rows: Rows, boards: Boards
+    report: Report, layout: ToolLayout, rows: Rows, boards: BoardColumns
 ) -> tuple[Accelerator, ...]:
     """Every chip once; `logical` is its place, where the table's beginning is there."""
     assert rows.first is not None and rows.second is not None
@@ -46,7 +46,7 @@ def board_table(
             continue
         placed = rows.second.search(line.text) if named else None
         if named and placed:
-            whole = is_whole(report, position)
+            whole = is_complete_line(report, position)
             device = _device(layout, rows, boards, named, placed, whole, pairs)
             found.setdefault((device.index, device.die or 0), device)
             named = None
@@ -56,16 +56,16 @@ def board_table(
     return tuple(replace(one, logical=place) for place, one in enumerate(chips))
 
 
-def arch_of_name(name: str | None, boards: Boards) -> str | None:
+def arch_of_name(name: str | None, boards: BoardColumns) -> str | None:
     """The device code in a chip's name; None for a name of the whole family."""
     found = boards.arch.fullmatch((name or "").strip())
     return found[1].lower() if found else None
 
 
 def _device(
-    layout: Layout,
+    layout: ToolLayout,
     rows: Rows,
-    boards: Boards,
+    boards: BoardColumns,
     named: re.Match[str],
     placed: re.Match[str],
     whole: bool,

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import Accelerator, Driver, TorchBuild
-from vllm_adapter.hostfacts.known_vendors import whose
+from vllm_adapter.hostfacts.known_vendors import vendors_of_program
 from vllm_adapter_doctor.report.parsers._common import binary_size
-from vllm_adapter_doctor.report.parsers._fields import Field, told, truth
-from vllm_adapter_doctor.report.parsers._silicon import behind, vendor_of
+from vllm_adapter_doctor.report.parsers._fields import ReportField, known_value, parse_bool
+from vllm_adapter_doctor.report.parsers._silicon import underlying_vendor, vendor_of
 from vllm_adapter_doctor.report.text import Report
 
 _LISTED: Final = re.compile(
@@ -26,7 +26,7 @@ _PROPERTY: Final = re.compile(r"(\w+)=('[^']*'|\[[^\]]*\]|[^,()]+)")
 
 
 def cuda_devices(
-    report: Report, fields: Sequence[Field], torch: TorchBuild | None
+    report: Report, fields: Sequence[ReportField], torch: TorchBuild | None
 ) -> tuple[Accelerator, ...]:
     """The devices under "GPU models and configuration".
 
@@ -35,13 +35,13 @@ def cuda_devices(
     left out.
     """
     head = next((field for field in fields if field.key == "GPU models and configuration"), None)
-    software = behind(report.text)
+    software = underlying_vendor(report.text)
     hip = torch is not None and torch.hip is not None
     face = "rocm" if hip else "cuda" if _nvidia(fields) else None
     if head is None:
         start, first = 0, None
     else:
-        start, first = head.position, told(head.value)
+        start, first = head.position, known_value(head.value)
     if first and not re.match(r"GPU \d+", first):
         single = _named(first, 0, "torch", software, face)
         return (single,) if single else ()
@@ -50,7 +50,9 @@ def cuda_devices(
         listed = _LISTED.match(line.text)
         if listed:
             device = _named(listed[2], int(listed[1]), "nvidia-smi -L", software, face)
-            if device and device.vendor not in whose("nvidia-smi"):  # another's by that name
+            if device and device.vendor not in vendors_of_program(
+                "nvidia-smi"
+            ):  # another's by that name
                 device = replace(device, source="collect_env")
             if device and device.index not in found:
                 found[device.index] = device
@@ -59,7 +61,7 @@ def cuda_devices(
     return tuple(found[index] for index in sorted(found))
 
 
-def kunlun_devices(report: Report, fields: Sequence[Field]) -> tuple[Accelerator, ...]:
+def kunlun_devices(report: Report, fields: Sequence[ReportField]) -> tuple[Accelerator, ...]:
     """The lines "XPU 0: P800 OAM (96.0GB)" of Kunlunxin's plug-in."""
     head = next((field for field in fields if field.key == "XPU models and configuration"), None)
     found: list[Accelerator] = []
@@ -76,8 +78,10 @@ def kunlun_devices(report: Report, fields: Sequence[Field]) -> tuple[Accelerator
     return tuple(found)
 
 
-def _nvidia(fields: Sequence[Field]) -> bool:
-    return any(field.key == "Nvidia driver version" and told(field.value) for field in fields)
+def _nvidia(fields: Sequence[ReportField]) -> bool:
+    return any(
+        field.key == "Nvidia driver version" and known_value(field.value) for field in fields
+    )
 
 
 def _named(
@@ -109,7 +113,7 @@ def nvidia_component(version: str | None, text: str) -> str:
 
 
 def intel_devices(
-    report: Report, fields: Sequence[Field]
+    report: Report, fields: Sequence[ReportField]
 ) -> tuple[tuple[Accelerator, ...], int | None, tuple[Driver, ...]]:
     """Intel's devices, how many torch detected, and versions of their software.
 
@@ -149,7 +153,7 @@ def intel_devices(
 
 
 def _items(
-    report: Report, fields: Sequence[Field], key: str
+    report: Report, fields: Sequence[ReportField], key: str
 ) -> tuple[list[tuple[int | None, str]], bool]:
     """The starred lines after a key, and whether another line comes after them."""
     head = next((field for field in fields if field.key == key), None)
@@ -190,4 +194,4 @@ def _uuid(text: str | None) -> str | None:
 
 
 def _flag(text: str | None) -> bool | None:
-    return {"0": False, "1": True}.get(text or "", truth(text))
+    return {"0": False, "1": True}.get(text or "", parse_bool(text))

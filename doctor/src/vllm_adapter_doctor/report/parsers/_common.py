@@ -53,7 +53,7 @@ def cpu_list(text: str) -> tuple[int, ...] | None:
     return tuple(sorted(found))
 
 
-def is_whole(report: Report, position: int) -> bool:
+def is_complete_line(report: Report, position: int) -> bool:
     """Whether a line is surely all there: the end of the text may be in the middle of one."""
     return report.ended or position + 1 < len(report.lines)
 
@@ -61,10 +61,10 @@ def is_whole(report: Report, position: int) -> bool:
 def with_end(report: Report, position: int) -> str:
     """A line's text, and a blank after it where it is surely all there: that ends a version."""
     text = report.lines[position].text
-    return f"{text} " if is_whole(report, position) else text
+    return f"{text} " if is_complete_line(report, position) else text
 
 
-def dense(report: Report) -> Report:
+def without_blank_lines(report: Report) -> Report:
     """The report without blank lines, where a paste has put one after each line."""
     lines = tuple(line for line in report.lines if line.text.strip())
     doubled = len(lines) > 2 and len(report.lines) - len(lines) >= len(lines) - 2

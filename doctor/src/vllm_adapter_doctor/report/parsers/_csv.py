@@ -7,7 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from vllm_adapter.hostfacts.device_facts import Accelerator, Health
-from vllm_adapter_doctor.report.parsers._common import binary_size, is_whole, normal_bdf, number
+from vllm_adapter_doctor.report.parsers._common import (
+    binary_size,
+    is_complete_line,
+    normal_bdf,
+    number,
+)
 from vllm_adapter_doctor.report.parsers._makers import maker
 from vllm_adapter_doctor.report.parsers._silicon import arch_of
 from vllm_adapter_doctor.report.text import Report
@@ -63,7 +68,7 @@ def _rows(report: Report, needs: Sequence[str]) -> Iterator[tuple[dict[str, str]
             continue
         for order, place in enumerate(range(start + 1, len(report.lines))):
             cells = [cell.strip() for cell in report.lines[place].text.split(",")]
-            last = not is_whole(report, place)
+            last = not is_complete_line(report, place)
             if len(cells) != len(names) and not last:
                 break
             row = dict(zip(names, cells[:-1] if last else cells, strict=False))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vllm_adapter.hostfacts.known_vendors import VENDORS
-from vllm_adapter.hostfacts.vendor_files import Table, once, sections
+from vllm_adapter.hostfacts.vendor_files import LazyMapping, once, sections
 from vllm_adapter_doctor.report.parsers._makers import patterns
 
 
@@ -23,11 +23,11 @@ def _needs(key: str) -> dict[str, re.Pattern[str] | None]:
     }
 
 
-_DISPLAYS: Final[Mapping[str, re.Pattern[str] | None]] = Table(lambda: _needs("as_display"))
-_ACCELERATORS: Final[Mapping[str, re.Pattern[str] | None]] = Table(
+_DISPLAYS: Final[Mapping[str, re.Pattern[str] | None]] = LazyMapping(lambda: _needs("as_display"))
+_ACCELERATORS: Final[Mapping[str, re.Pattern[str] | None]] = LazyMapping(
     lambda: _needs("as_accelerator")
 )
-_CARDS: Final[Mapping[str, tuple[re.Pattern[str], re.Pattern[str], str | None]]] = Table(
+_CARDS: Final[Mapping[str, tuple[re.Pattern[str], re.Pattern[str], str | None]]] = LazyMapping(
     lambda: {
         vendor: (re.compile(raw["card"]), re.compile(raw["part"]), raw.get("slot"))
         for vendor, raw in sections("integrated")

@@ -18,7 +18,7 @@ _SEVERAL: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ReportField:
     """A key as the tool spells it, its value, and the line's position in the report."""
 
     key: str
@@ -26,7 +26,7 @@ class Field:
     position: int
 
 
-class Keys:
+class FieldNames:
     """The keys of one tool, and how to find them in a line.
 
     A key counts at the start of a line (after list marks and other markup), after a terminal's
@@ -42,10 +42,10 @@ class Keys:
         )
         self._pattern = re.compile(rf"(?<![\w/.])({words})[*`]*\s*:[*`]*", re.IGNORECASE)
 
-    def fields(self, report: Report) -> list[Field]:
+    def fields(self, report: Report) -> list[ReportField]:
         """All fields in order; one without a value has the value ""."""
         return [
-            Field(key, value, position)
+            ReportField(key, value, position)
             for position, line in enumerate(report.lines)
             if ":" in line.text
             for key, value in self._split(line.text)
@@ -70,19 +70,19 @@ def _starts(before: str) -> bool:
     )
 
 
-def told(value: str | None) -> str | None:
+def known_value(value: str | None) -> str | None:
     """The value, unless it says that there is none or that nobody could read it."""
     if value is None or not value or value.lower() in ABSENT or value.lower() in UNKNOWN:
         return None
     return None if value.endswith(("...", "…")) else value
 
 
-def truth(value: str | None) -> bool | None:
+def parse_bool(value: str | None) -> bool | None:
     """True or False as printed; None for anything else."""
     return {"true": True, "false": False}.get((value or "").lower())
 
 
 def version(value: str | None) -> str | None:
     """The version that a value begins with: "2.5.1+cpu", "510.47.03"; None if it is none."""
-    found = re.match(r"v?(\d+(?:\.\d+)*[\w.+-]*)", told(value) or "")
+    found = re.match(r"v?(\d+(?:\.\d+)*[\w.+-]*)", known_value(value) or "")
     return found[1].rstrip(".") if found else None

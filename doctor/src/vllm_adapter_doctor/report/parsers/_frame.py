@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
-from vllm_adapter_doctor.report.parsers._common import MIB, is_whole, normal_bdf
+from vllm_adapter_doctor.report.parsers._common import MIB, is_complete_line, normal_bdf
 from vllm_adapter_doctor.report.text import Report
 
 BDF: Final = r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7](?![0-9A-Fa-f])"
@@ -39,7 +39,7 @@ LOST: Final = "the tool says that the GPU is lost"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DeviceRow:
     """One device of a table. `below` are the lines of readings under its first line."""
 
     index: int
@@ -61,9 +61,9 @@ class Row:
     def health(self) -> Health:
         """Temperature, power, utilisation, and readings that are errors."""
         first = self.below[0] if self.below else ""
-        left, _, rest = _split(first)
-        power = _POWER.search(left)
-        temperature = _TEMPERATURE.search(left)
+        remaining, _, rest = _split(first)
+        power = _POWER.search(remaining)
+        temperature = _TEMPERATURE.search(remaining)
         percent = _PERCENT.search(rest)
         cells = " ".join((self.name, self.right, *self.below))
         errors = [UNREADABLE] if _UNREADABLE.search(cells) else []
@@ -82,14 +82,14 @@ def _split(line: str) -> tuple[str, str, str]:
     """What is before the memory reading, that reading, and what is after it."""
     found = _MEMORY.search(line)
     if found is None:
-        left, bar, rest = line.strip().strip("|").partition("|")
-        return left, bar, rest.partition("|")[2]
+        remaining, bar, rest = line.strip().strip("|").partition("|")
+        return remaining, bar, rest.partition("|")[2]
     return line[: found.start()], found[0], line[found.end() :]
 
 
-def device_rows(report: Report, start: int, stop: int) -> list[Row]:
+def device_rows(report: Report, start: int, stop: int) -> list[DeviceRow]:
     """The devices of the table between two positions of the report's lines."""
-    rows: list[Row] = []
+    rows: list[DeviceRow] = []
     texts = [line.text for line in report.lines[start:stop]]
     for position, text in enumerate(texts):
         found = _FIRST.search(text)
@@ -104,9 +104,9 @@ def device_rows(report: Report, start: int, stop: int) -> list[Row]:
         if _STATE.fullmatch(name):  # the name of the board has a cell of its own before it
             board = _CELL_BEFORE.search(text[: found.start()])
             name = board[1] if board else ""
-        closed = text.rstrip().endswith("|") or is_whole(report, start + position)
+        closed = text.rstrip().endswith("|") or is_complete_line(report, start + position)
         bdf = normal_bdf(found["bdf"])
-        rows.append(Row(int(found["index"]), name, bdf, found["rest"], tuple(below), closed))
+        rows.append(DeviceRow(int(found["index"]), name, bdf, found["rest"], tuple(below), closed))
     return rows
 
 

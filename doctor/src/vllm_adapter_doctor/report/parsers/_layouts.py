@@ -27,7 +27,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Boards:
+class BoardColumns:
     """Tables whose numbers are of boards, which carry one or more chips: see `_boards`.
 
     `columns` is the line of columns: each of its groups that is there is one more kind of memory,
@@ -58,7 +58,7 @@ class Rows:
     driver: str | None
     process_head: Pattern | None
     source: str | None
-    boards: Boards | None
+    boards: BoardColumns | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ToolLayout:
     """All that one tool prints. `anchor` is in every text that has something of it; None where
     another module reads it, with these patterns.
 
@@ -99,7 +99,7 @@ class Layout:
 
 
 @once
-def layouts() -> tuple[Layout, ...]:
+def layouts() -> tuple[ToolLayout, ...]:
     """Every layout that is data; tools without one are read by modules of their own."""
     return tuple(
         layout
@@ -125,16 +125,16 @@ def other_heads(vendor: str) -> tuple[Pattern, ...]:
     return tuple(head for other, _, head in heads() if other != vendor)
 
 
-def layout_of(program: str) -> Layout:
+def layout_of(program: str) -> ToolLayout:
     """The layout of a tool of which a module of its own reads a part."""
     return next(one for one in layouts() if one.source == program)
 
 
-def _layout(vendor: str, tool: Mapping[str, Any]) -> Layout | None:
+def _layout(vendor: str, tool: Mapping[str, Any]) -> ToolLayout | None:
     raw = tool.get("output", {})
     if not {"anchor", "rows"} & set(raw):
         return None
-    return Layout(
+    return ToolLayout(
         vendor,
         tool["program"],
         _compiled(raw, "anchor"),
@@ -167,8 +167,8 @@ def _rows(raw: Mapping[str, Any]) -> Rows:
     )
 
 
-def _boards(raw: Mapping[str, Any]) -> Boards:
-    return Boards(re.compile(raw["columns"]), re.compile(raw["arch"]))
+def _boards(raw: Mapping[str, Any]) -> BoardColumns:
+    return BoardColumns(re.compile(raw["columns"]), re.compile(raw["arch"]))
 
 
 def _block(raw: Mapping[str, Any]) -> Block:

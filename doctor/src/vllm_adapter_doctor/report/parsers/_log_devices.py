@@ -13,7 +13,7 @@ from vllm_adapter.hostfacts.facts import Accelerator
 from vllm_adapter.hostfacts.known_vendors import faces
 from vllm_adapter.hostfacts.vendor_files import once
 from vllm_adapter_doctor.report.merge import join_accelerators
-from vllm_adapter_doctor.report.parsers._silicon import arch_of, behind, vendor_of
+from vllm_adapter_doctor.report.parsers._silicon import arch_of, underlying_vendor, vendor_of
 from vllm_adapter_doctor.report.text import Report
 
 _CAPABILITY: Final = re.compile(
@@ -50,7 +50,7 @@ def _memory() -> re.Pattern[str]:
 
 def devices(report: Report) -> tuple[Accelerator, ...]:
     """Each device once. "CUDA" and "GPU" alone name no maker."""
-    software = behind(report.text)
+    software = underlying_vendor(report.text)
     found: list[Accelerator] = []
     for line in report.lines:
         device = _in(line.text, software)

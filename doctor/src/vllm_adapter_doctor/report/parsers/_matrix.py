@@ -12,7 +12,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from vllm_adapter_doctor.report.parsers._matrix_cells import DOUBT, LOST, Row, Words, read_row
+from vllm_adapter_doctor.report.parsers._matrix_cells import (
+    DOUBT,
+    LOST,
+    CellPatterns,
+    MatrixRow,
+    read_row,
+)
 from vllm_adapter_doctor.report.text import Report
 
 _COLUMN: Final = re.compile(
@@ -32,11 +38,11 @@ _FAR: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class MatrixStyle:
     """One tool's tables: a pattern of a device's label, and its words."""
 
     device: str
-    words: Words
+    words: CellPatterns
     nics: bool = False
     affinity_alone: bool = False
     """Whether `CPU Affinity` is the only column that the tool prints behind the cells."""
@@ -48,7 +54,7 @@ class Style:
 
 
 @dataclass(slots=True)
-class Table:
+class MatrixTable:
     """One table. `first` and `last` are positions in the report's lines."""
 
     first: int
@@ -59,7 +65,7 @@ class Table:
     columns: tuple[str, ...] = ()
     head: str = ""
     """What stands before the first label: the maker, in a grid."""
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, MatrixRow] = field(default_factory=dict)
     headless: bool = False
 
 
@@ -68,7 +74,7 @@ def normal(label: str) -> str:
     return " ".join(label.split())
 
 
-def find_tables(report: Report, style: Style) -> list[Table]:
+def find_tables(report: Report, style: MatrixStyle) -> list[MatrixTable]:
     """The tables in order; a header without any row that fits is none."""
     reader = _Reader(report, style)
     tables = reader.with_header()
@@ -76,7 +82,7 @@ def find_tables(report: Report, style: Style) -> list[Table]:
 
 
 class _Reader:
-    def __init__(self, report: Report, style: Style) -> None:
+    def __init__(self, report: Report, style: MatrixStyle) -> None:
         self.style = style
         self.lines = [line.text for line in report.lines]
         self.cut = not report.ended
@@ -87,9 +93,9 @@ class _Reader:
         self._run = re.compile(rf"(?<![\w/#])(?:{style.device})[\s|]*(?:(?:{label})[\s|]*)*")
         self._row = re.compile(rf"(?<![\w/#])({label})[\s|]+(?=[A-Z])")
 
-    def with_header(self) -> list[Table]:
-        tables: list[Table] = []
-        table: Table | None = None
+    def with_header(self) -> list[MatrixTable]:
+        tables: list[MatrixTable] = []
+        table: MatrixTable | None = None
         for at, line in enumerate(self.lines):
             if at in self.used:
                 continue
@@ -106,15 +112,15 @@ class _Reader:
                 self.used.update(range(at, table.last + 1))
         return [table for table in tables if self._is_table(table)]
 
-    def _is_table(self, table: Table) -> bool:
+    def _is_table(self, table: MatrixTable) -> bool:
         return any(table.labels.index(label) < len(row.cells) for label, row in table.rows.items())
 
-    def _header(self, at: int) -> Table | None:
+    def _header(self, at: int) -> MatrixTable | None:
         line, last = self._wrapped_header(at)
         found = self._header_of(line, at, last)
         return found if found or last == at else self._header_of(self.lines[at], at, at)
 
-    def _header_of(self, line: str, at: int, last: int) -> Table | None:
+    def _header_of(self, line: str, at: int, last: int) -> MatrixTable | None:
         runs = list(self._run.finditer(line))
         if not runs:
             return None
@@ -138,7 +144,7 @@ class _Reader:
         if any(self._device.fullmatch(label) for label in labels[devices:]):
             return None
         head = line[: run.start()].strip(" |\t")
-        return Table(at, last, tuple(labels), devices, tuple(dict.fromkeys(columns)), head)
+        return MatrixTable(at, last, tuple(labels), devices, tuple(dict.fromkeys(columns)), head)
 
     def _wrapped_header(self, at: int) -> tuple[str, int]:
         """A header with its continuation lines, where a terminal's width broke it."""
@@ -162,7 +168,7 @@ class _Reader:
     def _named(self, line: str) -> int:
         return len(set(self._label.findall(line))) + len(_WHOLE_COLUMN.findall(line))
 
-    def _add(self, table: Table, at: int) -> bool:
+    def _add(self, table: MatrixTable, at: int) -> bool:
         """Takes the line as a row of the table, if it is one."""
         found = self._row_in(at, table.labels)
         if not found:
@@ -260,22 +266,22 @@ class _Reader:
         count: int | None,
         columns: tuple[str, ...],
         broken: bool = False,
-    ) -> Row:
+    ) -> MatrixRow:
         cut = self.cut and last == len(self.lines) - 1
         words = self.style.words
         return read_row(label, text, words, count, columns, cut=cut, broken=broken)
 
-    def _fits(self, row: Row, own: int) -> bool:
+    def _fits(self, row: MatrixRow, own: int) -> bool:
         """Whether the device's own cell, and no other, is where the header has it."""
         mine = self.style.words.self_word
         if own < len(row.cells):
             return [i for i, cell in enumerate(row.cells) if cell == mine] == [own]
         return row.clean and mine not in row.cells
 
-    def without_header(self) -> list[Table]:
+    def without_header(self) -> list[MatrixTable]:
         """Groups of rows whose header is lost: each row's own cell tells its column."""
-        tables: list[Table] = []
-        group: list[tuple[int, str, Row]] = []
+        tables: list[MatrixTable] = []
+        group: list[tuple[int, str, MatrixRow]] = []
         for at in range(len(self.lines) + 1):
             if group and (at - group[-1][0] > _FAR or at == len(self.lines)):
                 tables += self._headless(group)
@@ -293,7 +299,7 @@ class _Reader:
                 group.append((at, text, row))
         return tables
 
-    def _headless(self, group: list[tuple[int, str, Row]]) -> list[Table]:
+    def _headless(self, group: list[tuple[int, str, MatrixRow]]) -> list[MatrixTable]:
         """A table of at least two rows of one length, each with its own cell elsewhere."""
         mine = self.style.words.self_word
         counts = {len(row.cells) for _, _, row in group}
@@ -311,7 +317,7 @@ class _Reader:
             if not row.tail and row.cells[-1][-1:].isdigit():
                 row.cells[-1] = ""  # NV1 of NV18 at the edge of a screen
         first, last = group[0][0], group[-1][0]
-        return [Table(first, last, tuple(labels), len(devices), (), "", rows, headless=True)]
+        return [MatrixTable(first, last, tuple(labels), len(devices), (), "", rows, headless=True)]
 
     def _guessed(self, labels: list[str]) -> list[str]:
         """Names columns without a row: devices count up, in one form, from column 0."""

@@ -29,7 +29,7 @@ _CUT_WIDTH: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class CellPatterns:
     """What a tool's cells look like: `known` is a pattern, longer words first."""
 
     known: str
@@ -53,7 +53,7 @@ class Words:
 
 
 @dataclass(slots=True)
-class Row:
+class MatrixRow:
     """Cells as far as they could be read; `values` by column: "cpu", "numa", "memory"."""
 
     label: str
@@ -68,19 +68,19 @@ class Row:
 def read_row(
     label: str,
     text: str,
-    words: Words,
+    words: CellPatterns,
     count: int | None,
     columns: tuple[str, ...],
     *,
     cut: bool = False,
     broken: bool = False,
-) -> Row:
+) -> MatrixRow:
     """The row that starts after its label; `count` is how many cells it should have.
 
     Without a count (the header is lost) the cells are all leading words. `cut` says that nothing
     follows the text, not even a line break; `broken`, that it was joined from several lines.
     """
-    row = Row(label)
+    row = MatrixRow(label)
     starts: list[tuple[int, int]] = []
     tail = ""
     for chunk in _CHUNK.finditer(text):
@@ -171,7 +171,7 @@ def _pieces(tail: str, count: int) -> list[str]:
         pieces += ends.groups() if ends else (piece,)
     if glued and len(pieces) == count - 1:
         ways = _two_lists(pieces[0])
-        whole = looks_whole(pieces[0]) and not _too_many(pieces[0])
+        whole = is_complete_cpu_list(pieces[0]) and not _too_many(pieces[0])
         pieces[:1] = ways[0] if len(ways) == 1 and not whole else ()
         return pieces if len(pieces) == count else []
     return [] if glued and len(pieces) < count else pieces
@@ -188,7 +188,7 @@ def _two_lists(text: str) -> list[tuple[str, str]]:
         for at in range(1, len(text))
         if text[at:].isdigit()
         and (text[at] != "0" or text[at:] == "0")
-        and looks_whole(text[:at])
+        and is_complete_cpu_list(text[:at])
         and not _too_many(text[:at])
     ]
 
@@ -200,7 +200,7 @@ def _fits(column: str, value: str) -> bool:
     return bool(form.fullmatch(value)) and not _too_many(value)
 
 
-def looks_whole(text: str) -> bool:
+def is_complete_cpu_list(text: str) -> bool:
     """Whether a list of CPUs can be all of it.
 
     Cut lists end in a comma, a dash or a smaller number than the one before; single CPUs in a row

@@ -10,8 +10,8 @@ from typing import Final
 from vllm_adapter.hostfacts.device_facts import Accelerator, Link, LinkMatrix
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_doctor.report.parsers._common import cpu_list
-from vllm_adapter_doctor.report.parsers._matrix import Table
-from vllm_adapter_doctor.report.parsers._matrix_cells import looks_whole
+from vllm_adapter_doctor.report.parsers._matrix import MatrixTable
+from vllm_adapter_doctor.report.parsers._matrix_cells import is_complete_cpu_list
 from vllm_adapter_doctor.report.text import Report
 
 _LEGEND: Final = re.compile(r"(?<![\w/])(NIC\d+):\s*(.*)$")
@@ -25,7 +25,7 @@ def numbers(label: str) -> tuple[int, ...]:
     return tuple(int(found) for found in re.findall(r"\d+", label))
 
 
-def matrix(table: Table, source: str, vendor: str, kind: str = "links") -> LinkMatrix:
+def matrix(table: MatrixTable, source: str, vendor: str, kind: str = "links") -> LinkMatrix:
     """The links of a table; a cell without text comes from the other direction, with a note."""
     labels = table.labels
     cells = {
@@ -53,7 +53,7 @@ def matrix(table: Table, source: str, vendor: str, kind: str = "links") -> LinkM
     )
 
 
-def _notes(table: Table) -> Iterable[str]:
+def _notes(table: MatrixTable) -> Iterable[str]:
     if table.headless:
         yield "the table's header is missing: columns are named by the rows' own cells"
     if "" in table.labels:
@@ -77,13 +77,13 @@ def _listed(labels: Sequence[str]) -> str:
     return f"{', '.join(labels)} {verb}"
 
 
-def accelerators(table: Table, source: str, vendor: str) -> tuple[Accelerator, ...]:
+def accelerators(table: MatrixTable, source: str, vendor: str) -> tuple[Accelerator, ...]:
     """The devices of a table, with NUMA nodes and CPUs where a whole value was printed."""
     found = []
     for label in filter(None, table.labels[: table.devices]):
         values = table.rows[label].values if label in table.rows else {}
         cpus = values.get("cpu", "")
-        whole = looks_whole(cpus) if cpus else True
+        whole = is_complete_cpu_list(cpus) if cpus else True
         found.append(
             Accelerator(
                 vendor,
@@ -114,7 +114,7 @@ def host_nodes(devices: Sequence[Accelerator]) -> tuple[Accelerator, ...]:
     return tuple(placed)
 
 
-def with_legend(found: LinkMatrix, report: Report, table: Table) -> LinkMatrix:
+def with_legend(found: LinkMatrix, report: Report, table: MatrixTable) -> LinkMatrix:
     """The matrix with the names of its network cards, and what is wrong with their list."""
     names: dict[str, str] = {}
     lost: list[str] = []

@@ -20,7 +20,7 @@ _COMMON: Final = frozenset(
 )
 
 
-def interesting(name: str) -> bool:
+def is_relevant_package(name: str) -> bool:
     """Whether a package of this normalised name is believed outside a list that says it is one."""
     return name in _COMMON or name in own_packages()
 

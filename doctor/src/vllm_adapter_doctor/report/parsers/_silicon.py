@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from vllm_adapter.hostfacts.known_vendors import VENDORS
-from vllm_adapter.hostfacts.vendor_files import Table, once, sections
+from vllm_adapter.hostfacts.vendor_files import LazyMapping, once, sections
 from vllm_adapter_doctor.report.parsers._makers import maker, patterns
 
-_PAIRS: Final[Mapping[str, Mapping[str, str]]] = Table(
+_PAIRS: Final[Mapping[str, Mapping[str, str]]] = LazyMapping(
     lambda: dict(sections("torch", "capabilities"))
 )
 """What torch prints as a compute capability: the code that it means, where that is known."""
@@ -27,7 +27,7 @@ def _plugins() -> tuple[tuple[str, re.Pattern[str]], ...]:
     return patterns("words", "plugin")
 
 
-def by_plugin(text: str) -> bool:
+def is_plugin_device(text: str) -> bool:
     """Whether a device is reported that torch reaches otherwise than by `torch.cuda`.
 
     `torch.cuda` then says False, which is no fault.
@@ -35,7 +35,7 @@ def by_plugin(text: str) -> bool:
     return any(pattern.search(text) for _, pattern in _plugins())
 
 
-def behind(text: str) -> str | None:
+def underlying_vendor(text: str) -> str | None:
     """The vendor whose software stands behind CUDA's or ROCm's face in this text."""
     return next((vendor for vendor, sign in _signs() if sign.search(text)), None)
 
@@ -43,8 +43,8 @@ def behind(text: str) -> str | None:
 def vendor_of(name: str, software: str | None, face: str | None) -> str | None:
     """Who made a device of this name.
 
-    `software` is `behind` the report's text; `face` is what the tool takes devices for. None where
-    nothing tells.
+    `software` is the text's `underlying_vendor`; `face` is what the tool takes devices for.
+    None where nothing tells.
     """
     if _GENERIC.match(name) and software:
         return software

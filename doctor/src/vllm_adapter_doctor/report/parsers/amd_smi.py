@@ -15,10 +15,10 @@ from vllm_adapter_doctor.report.merge import join_accelerators
 from vllm_adapter_doctor.report.parsers._common import (
     MIB,
     binary_size,
-    dense,
-    is_whole,
+    is_complete_line,
     normal_bdf,
     number,
+    without_blank_lines,
 )
 from vllm_adapter_doctor.report.parsers._frame import BDF
 from vllm_adapter_doctor.report.parsers._json import objects
@@ -68,7 +68,7 @@ _VIOLATIONS: Final = {
 
 def parse(report: Report) -> HostFacts:
     """Devices by the tool's numbers, the kernel driver where it has a version, and ROCm."""
-    report = dense(report)
+    report = without_blank_lines(report)
     devices: tuple[Accelerator, ...] = ()
     for index, values in (*_json(report), *_blocks(report)):
         devices = join_accelerators(devices, (_described(index, values),))
@@ -154,7 +154,7 @@ def _blocks(report: Report) -> Iterator[tuple[int, dict[str, str]]]:
                 index, values = None, {}
             continue
         key = pair[1].lower()
-        if pair[2] and key in _LEAVES and is_whole(report, position):
+        if pair[2] and key in _LEAVES and is_complete_line(report, position):
             values.setdefault(key, pair[2])
     if index is not None and values:
         yield index, values

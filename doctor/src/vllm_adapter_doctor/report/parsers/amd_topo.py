@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from vllm_adapter.hostfacts.device_facts import Accelerator, Link, LinkMatrix
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter_doctor.report.parsers._amd_tables import MIN_WEIGHT, Table, read_tables
+from vllm_adapter_doctor.report.parsers._amd_tables import MIN_WEIGHT, PairTable, read_tables
 from vllm_adapter_doctor.report.parsers._common import normal_bdf
 from vllm_adapter_doctor.report.text import Report
 
@@ -37,7 +37,7 @@ _HYGON: Final = re.compile(r"\b[HD]CU(?:\[\d|\d)|\bhy-smi\b")
 
 
 @dataclass(slots=True)
-class _Said:
+class _TopologyTables:
     """What one tool said: cells of each kind by a pair of labels, and NUMA nodes by index."""
 
     source: str
@@ -77,12 +77,12 @@ def _at_node(device: Accelerator, node: int) -> Accelerator:
     return Accelerator(device.vendor, device.index, device.source, numa_nodes=(node,))
 
 
-def _tables(tables: Iterable[Table]) -> list[_Said]:
+def _tables(tables: Iterable[PairTable]) -> list[_TopologyTables]:
     """One for each set of labels: a paste may hold both tools, which number alike."""
-    by_labels: dict[tuple[str, ...], _Said] = {}
+    by_labels: dict[tuple[str, ...], _TopologyTables] = {}
     for table in tables:
         tool = "amd-smi topology" if ":" in table.labels[0] else "rocm-smi"
-        one = by_labels.setdefault(table.labels, _Said(tool))
+        one = by_labels.setdefault(table.labels, _TopologyTables(tool))
         for position, label in enumerate(table.labels):
             digits = re.sub(r"\D", "", label)
             one.label(label, position if ":" in label else int(digits))
@@ -95,8 +95,8 @@ def _tables(tables: Iterable[Table]) -> list[_Said]:
     return list(by_labels.values())
 
 
-def _rocm_json(text: str) -> list[_Said]:
-    one = _Said("rocm-smi")
+def _rocm_json(text: str) -> list[_TopologyTables]:
+    one = _TopologyTables("rocm-smi")
     kinds = {"weight": "weight", "hops": "hops", "link type": "type", "bandwidth": "bandwidth"}
     for kind, first, second, value in _PAIR.findall(text):
         for index in sorted({int(first), int(second)}):
@@ -111,14 +111,14 @@ def _rocm_json(text: str) -> list[_Said]:
     return [one] if one.labels else []
 
 
-def _amd_json(text: str) -> list[_Said]:
+def _amd_json(text: str) -> list[_TopologyTables]:
     found = []
     for start in _AMD_SMI_JSON.finditer(text):
         try:
             raw, _ = json.JSONDecoder().raw_decode(text, start.start())
         except (ValueError, RecursionError):
             continue  # cut, or not JSON after all: says nothing
-        one = _Said("amd-smi topology")
+        one = _TopologyTables("amd-smi topology")
         for entry in raw:
             _amd_entry(one, entry)
         if one.cells:
@@ -126,7 +126,7 @@ def _amd_json(text: str) -> list[_Said]:
     return found
 
 
-def _amd_entry(one: _Said, entry: Any) -> None:
+def _amd_entry(one: _TopologyTables, entry: Any) -> None:
     if not (isinstance(entry, Mapping) and isinstance(entry.get("links"), list)):
         return
     bdf = str(entry.get("bdf", "")).lower()
@@ -151,25 +151,25 @@ def _amd_entry(one: _Said, entry: Any) -> None:
 
 def _numa(report: Report) -> dict[int, int]:
     """The node of each device. The last number of a cut report may be cut itself: not taken."""
-    told: dict[int, dict[str, int]] = {}
+    reported: dict[int, dict[str, int]] = {}
     for line in report.lines[:-1]:
         for _, index, key, node in _NUMA.findall(line.text):
-            told.setdefault(int(index), {}).setdefault(key, int(node))
+            reported.setdefault(int(index), {}).setdefault(key, int(node))
     for index, body in _CARD.findall(report.text):
         for key, node in _CARD_NUMA.findall(f"{body}\n"):
-            told.setdefault(int(index), {}).setdefault(key, int(node))
-    nodes = {index: keys.get("Node", keys.get("Affinity", -1)) for index, keys in told.items()}
+            reported.setdefault(int(index), {}).setdefault(key, int(node))
+    nodes = {index: keys.get("Node", keys.get("Affinity", -1)) for index, keys in reported.items()}
     return {index: node for index, node in nodes.items() if node >= 0}
 
 
-def _devices(one: _Said, vendor: str) -> list[Accelerator]:
+def _devices(one: _TopologyTables, vendor: str) -> list[Accelerator]:
     return [
         Accelerator(vendor, one.indices[label], one.source, bdf=normal_bdf(label))
         for label in one.labels
     ]
 
 
-def _matrices(one: _Said, vendor: str) -> list[LinkMatrix]:
+def _matrices(one: _TopologyTables, vendor: str) -> list[LinkMatrix]:
     labels, indices = tuple(one.labels), tuple(one.indices[label] for label in one.labels)
     pairs = [(first, second) for first in labels for second in labels if first != second]
     links, peers = [], []

@@ -11,8 +11,8 @@ from typing import Final
 
 from vllm_adapter.hostfacts.device_facts import Accelerator
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter_doctor.report.parsers._matrix import Style, find_tables
-from vllm_adapter_doctor.report.parsers._matrix_cells import Words
+from vllm_adapter_doctor.report.parsers._matrix import MatrixStyle, find_tables
+from vllm_adapter_doctor.report.parsers._matrix_cells import CellPatterns
 from vllm_adapter_doctor.report.parsers._matrix_facts import (
     accelerators,
     joined,
@@ -22,9 +22,9 @@ from vllm_adapter_doctor.report.parsers._matrix_facts import (
 from vllm_adapter_doctor.report.text import Report
 
 _SOURCE: Final = "npu-smi info -t topo"
-_STYLE: Final = Style(
+_STYLE: Final = MatrixStyle(
     device=r"(?:NPU|Phy-ID)\d+(?!\d)",
-    words=Words(r"HCCS_SW|HCCS|NODE|SYS|PHB|PXB|PIX|SIO|UB|NA|X"),
+    words=CellPatterns(r"HCCS_SW|HCCS|NODE|SYS|PHB|PXB|PIX|SIO|UB|NA|X"),
     nics=True,
     affinity_alone=True,
 )

@@ -20,18 +20,18 @@ from vllm_adapter_doctor.report.parsers._collect_devices import (
 from vllm_adapter_doctor.report.parsers._fields import (
     ABSENT,
     UNKNOWN,
-    Field,
-    Keys,
-    told,
-    truth,
+    FieldNames,
+    ReportField,
+    known_value,
+    parse_bool,
     version,
 )
 from vllm_adapter_doctor.report.parsers._os_text import distribution, libc, platform
 from vllm_adapter_doctor.report.parsers._packages import vllm_build
-from vllm_adapter_doctor.report.parsers._silicon import by_plugin
+from vllm_adapter_doctor.report.parsers._silicon import is_plugin_device
 from vllm_adapter_doctor.report.text import Report
 
-_KEYS: Final = Keys(
+_KEYS: Final = FieldNames(
     (
         "PyTorch version",
         "Is debug build",
@@ -125,7 +125,7 @@ def parse(report: Report) -> HostFacts:
     )
 
 
-def _first_dump(fields: list[Field]) -> list[Field]:
+def _first_dump(fields: list[ReportField]) -> list[ReportField]:
     """Fields up to a second machine's: a torch version with an operating system after it."""
     heads = [at for at, one in enumerate(fields) if one.key == "OS" and one.value.endswith(")")]
     if len(heads) < 2:
@@ -137,14 +137,14 @@ def _first_dump(fields: list[Field]) -> list[Field]:
 
 
 def _os(values: dict[str, str]) -> OsFacts:
-    named = distribution(told(values.get("OS")) or "")
-    base = platform(told(values.get("Python platform")) or "")
+    named = distribution(known_value(values.get("OS")) or "")
+    base = platform(known_value(values.get("Python platform")) or "")
     return OsFacts(
         name=base.name or named.name,
         release=base.release,
         machine=named.machine or base.machine,
         distribution=named.distribution,
-        libc=libc(told(values.get("Libc version"))),
+        libc=libc(known_value(values.get("Libc version"))),
     )
 
 
@@ -160,9 +160,9 @@ def _torch(values: dict[str, str], report: Report) -> TorchBuild | None:
         "PyTorch version" in values or not (any(built.values()) or "Is CUDA available" in values)
     ):
         return None
-    said = [truth(values.get(f"Is {device} available")) for device in ("CUDA", "XPU")]
+    said = [parse_bool(values.get(f"Is {device} available")) for device in ("CUDA", "XPU")]
     available = True if True in said else (False if False in said else None)
-    if available is False and by_plugin(report.text):
+    if available is False and is_plugin_device(report.text):
         available = None
     elif available is False and not any(built.values()):
         # such a torch may reach a device by a plug-in: the packages tell, to their end

@@ -8,7 +8,11 @@ from typing import Final
 
 from vllm_adapter.hostfacts.device_facts import Accelerator, Driver, Health
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter_doctor.report.parsers._common import dense, is_whole, normal_bdf
+from vllm_adapter_doctor.report.parsers._common import (
+    is_complete_line,
+    normal_bdf,
+    without_blank_lines,
+)
 from vllm_adapter_doctor.report.text import Report
 
 SOURCE: Final = "kernel log"
@@ -59,12 +63,12 @@ _SINGLE: Final = (
 
 def parse(report: Report) -> HostFacts:
     """Devices that the log names, each with its errors, in the order of first mention."""
-    report = dense(report)
+    report = without_blank_lines(report)
     found: dict[tuple[str, str], list[str]] = {}
     places: dict[str, str] = {}
     drivers: list[Driver] = []
     for position, line in enumerate(report.lines):
-        if not is_whole(report, position):
+        if not is_complete_line(report, position):
             break  # the sentence may be cut
         text = line.text
         if not _OURS.search(text):
@@ -79,7 +83,7 @@ def parse(report: Report) -> HostFacts:
         refused = _UNSUPPORTED.search(text)
         if refused:
             following = report.lines[position + 1 : position + 3]
-            _note(found, "cuda", refused["bdf"], _said_below(one.text for one in following))
+            _note(found, "cuda", refused["bdf"], _details_below(one.text for one in following))
         for vendor, pattern, bad in _SINGLE:
             one = pattern.search(text)
             if one:
@@ -97,7 +101,7 @@ def parse(report: Report) -> HostFacts:
     return HostFacts(accelerators=_devices(found, places), drivers=tuple(dict.fromkeys(drivers)))
 
 
-def _said_below(lines: Iterable[str]) -> str | None:
+def _details_below(lines: Iterable[str]) -> str | None:
     """What the driver says of a GPU in the lines after the one that names it."""
     words = " ".join(lines)
     if "fallen off the bus" in words:

@@ -12,7 +12,7 @@ from typing import Final
 from vllm_adapter.hostfacts.device_facts import Accelerator
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_doctor.report.parsers._common import cpu_list
-from vllm_adapter_doctor.report.parsers._matrix_cells import looks_whole, read_values
+from vllm_adapter_doctor.report.parsers._matrix_cells import is_complete_cpu_list, read_values
 from vllm_adapter_doctor.report.text import Report
 
 _SOURCE: Final = "hl-smi topo"
@@ -50,7 +50,7 @@ def parse(report: Report) -> HostFacts:
 
 def _device(index: int, values: dict[str, str]) -> Accelerator:
     cpus = values.get("cpu", "")
-    whole = not cpus or looks_whole(cpus)
+    whole = not cpus or is_complete_cpu_list(cpus)
     return Accelerator(
         "gaudi",
         index,

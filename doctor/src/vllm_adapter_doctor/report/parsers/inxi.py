@@ -9,7 +9,7 @@ from vllm_adapter.hostfacts.device_facts import Accelerator, Driver
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter.hostfacts.pci_ids import ARCHS
-from vllm_adapter_doctor.report.parsers._common import dense, normal_bdf
+from vllm_adapter_doctor.report.parsers._common import normal_bdf, without_blank_lines
 from vllm_adapter_doctor.report.parsers._display import in_processor, maker_of_text
 from vllm_adapter_doctor.report.text import Report
 from vllm_adapter_doctor.vendor_data.driver_tables import without_version
@@ -23,7 +23,7 @@ _FIELD: Final = re.compile(r"\b(driver|v|bus-ID|bus ID|chip-ID|chip ID|type|vend
 
 def parse(report: Report) -> HostFacts:
     """Graphics devices on PCI, in the order of the list, counted by vendor."""
-    report = dense(report)
+    report = without_blank_lines(report)
     devices: list[Accelerator] = []
     drivers: list[Driver] = []
     for start, _ in report.find(_SECTION):

@@ -10,7 +10,7 @@ from typing import Final
 
 from vllm_adapter.hostfacts.facts import CpuFacts, HostFacts, MemoryFacts, NumaNode, OsFacts
 from vllm_adapter_doctor.report.parsers._common import cpu_list
-from vllm_adapter_doctor.report.parsers._fields import told
+from vllm_adapter_doctor.report.parsers._fields import known_value
 from vllm_adapter_doctor.report.parsers._flags import flags_of
 from vllm_adapter_doctor.report.text import Report
 
@@ -54,7 +54,7 @@ def parse(report: Report) -> HostFacts:
     found, nodes, cut = _read(report)
     every = {key: values[0] for key, values in found.items()}
     if "architecture" not in every and "processor" in every:
-        model = told(every.get("model name"))
+        model = known_value(every.get("model name"))
         return HostFacts(cpu=CpuFacts(model, flags_of(report, "flags", "Features")))
     online, offline = _cpus(every, "on-line cpu(s) list"), _cpus(every, "off-line cpu(s) list")
     logical = len(online) if online else None
@@ -63,10 +63,12 @@ def parse(report: Report) -> HostFacts:
         logical = _number(every.get("cpu(s)")) or _number(
             every.get("hw.logicalcpu", every.get("hw.ncpu"))
         )
-    models = list(dict.fromkeys(name for name in found.get("model name", ()) if told(name)))
-    model = " + ".join(models) or told(every.get("machdep.cpu.brand_string")) or _alone(report)
+    models = list(dict.fromkeys(name for name in found.get("model name", ()) if known_value(name)))
+    model = (
+        " + ".join(models) or known_value(every.get("machdep.cpu.brand_string")) or _alone(report)
+    )
     cores, sockets = _cores(found)
-    architecture = told(every.get("architecture"))
+    architecture = known_value(every.get("architecture"))
     if architecture and architecture.isdigit():
         architecture = None  # Windows has numbers for it
     memory = _number(every.get("hw.memsize"))

@@ -14,7 +14,11 @@ from vllm_adapter.hostfacts.device_facts import Accelerator, Health
 from vllm_adapter.hostfacts.facts import HostFacts, PciDevice
 from vllm_adapter.hostfacts.known_vendors import derives, is_integrated, vendor_of
 from vllm_adapter.hostfacts.pci_ids import ARCHS
-from vllm_adapter_doctor.report.parsers._common import dense, is_whole, normal_bdf
+from vllm_adapter_doctor.report.parsers._common import (
+    is_complete_line,
+    normal_bdf,
+    without_blank_lines,
+)
 from vllm_adapter_doctor.report.parsers._display import in_processor, maker_of_text
 from vllm_adapter_doctor.report.text import Report
 
@@ -58,7 +62,7 @@ class _Function:
 
 def parse(report: Report) -> HostFacts:
     """PCI functions with ids, and accelerators in the order of the list, counted by vendor."""
-    report = dense(report)
+    report = without_blank_lines(report)
     pci: list[PciDevice] = []
     devices: list[Accelerator] = []
     modules: set[str] = set()
@@ -111,7 +115,7 @@ def parse(report: Report) -> HostFacts:
 def _functions(report: Report) -> Iterator[_Function]:
     current: _Function | None = None
     for position, line in enumerate(report.lines):
-        whole = is_whole(report, position)
+        whole = is_complete_line(report, position)
         found = _LINE.match(line.text)
         numbers = None if found else _NUMBERS.match(line.text)
         if found or numbers:

@@ -9,14 +9,14 @@ from typing import Final
 
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.known_vendors import by_alias
-from vllm_adapter_doctor.report.parsers._matrix import Style, find_tables
-from vllm_adapter_doctor.report.parsers._matrix_cells import Words
+from vllm_adapter_doctor.report.parsers._matrix import MatrixStyle, find_tables
+from vllm_adapter_doctor.report.parsers._matrix_cells import CellPatterns
 from vllm_adapter_doctor.report.parsers._matrix_facts import accelerators, joined, matrix
 from vllm_adapter_doctor.report.text import Report
 
 _SOURCE: Final = "gpustack-runtime topo"
-_STYLE: Final = Style(
-    device=r"Device\s+\d+(?!\d)", words=Words(r"NODE|SYS|PHB|PXB|PIX|LINK|N/A|X")
+_STYLE: Final = MatrixStyle(
+    device=r"Device\s+\d+(?!\d)", words=CellPatterns(r"NODE|SYS|PHB|PXB|PIX|LINK|N/A|X")
 )
 
 

@@ -15,8 +15,13 @@ from vllm_adapter.hostfacts.device_facts import Accelerator, Driver
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_doctor.report.merge import join_accelerators
 from vllm_adapter_doctor.report.parsers._boards import arch_of_name, board_table
-from vllm_adapter_doctor.report.parsers._common import dense, is_whole, normal_bdf, with_end
-from vllm_adapter_doctor.report.parsers._layouts import Boards, Rows, layout_of
+from vllm_adapter_doctor.report.parsers._common import (
+    is_complete_line,
+    normal_bdf,
+    with_end,
+    without_blank_lines,
+)
+from vllm_adapter_doctor.report.parsers._layouts import BoardColumns, Rows, layout_of
 from vllm_adapter_doctor.report.text import Report
 
 SOURCE: Final = "npu-smi info"
@@ -31,7 +36,7 @@ _BOARD: Final = re.compile(
 
 def parse(report: Report) -> HostFacts:
     """Every chip once, in the order of NPU and chip; `logical` counts them, or is as `-m` says."""
-    report = dense(report)
+    report = without_blank_lines(report)
     layout = layout_of("npu-smi")
     rows, boards = _table()
     devices = join_accelerators(_mapped(report), _board(report))
@@ -45,7 +50,7 @@ def parse(report: Report) -> HostFacts:
     return HostFacts(accelerators=devices, drivers=tuple(dict.fromkeys(drivers)))
 
 
-def _table() -> tuple[Rows, Boards]:
+def _table() -> tuple[Rows, BoardColumns]:
     rows = layout_of("npu-smi").rows
     assert rows is not None and rows.boards is not None
     return rows, rows.boards
@@ -75,7 +80,7 @@ def _mapped(report: Report) -> tuple[Accelerator, ...]:
             if not row:
                 break
             if row[3] != "-" and row[4].lower() != "mcu":
-                name = row[4] if is_whole(report, position) else None
+                name = row[4] if is_complete_line(report, position) else None
                 found.append(_chip(int(row[1]), int(row[2]), int(row[3]), name))
     return tuple(dict.fromkeys(found))
 
@@ -89,7 +94,7 @@ def _mapped_by_slot(report: Report) -> Iterator[Accelerator]:
             row = _SLOT_ROW.match(report.lines[position].text)
             if not row:
                 break
-            if row[4].lower() != "mcu" and is_whole(report, position):
+            if row[4].lower() != "mcu" and is_complete_line(report, position):
                 yield _chip(int(row[1]), int(row[2]) or None, None, row[4])
 
 
@@ -111,7 +116,7 @@ def _board(report: Report) -> tuple[Accelerator, ...]:
     values: dict[str, str] = {}
     for position, line in enumerate(report.lines):
         pair = _BOARD.match(line.text)
-        if pair and is_whole(report, position):
+        if pair and is_complete_line(report, position):
             values.setdefault(pair[1], pair[2])
     if not values.get("NPU ID", "").isdigit() or "Chip Name" not in values:
         return ()

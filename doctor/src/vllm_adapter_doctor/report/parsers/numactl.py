@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import HostFacts, NumaNode
-from vllm_adapter_doctor.report.parsers._common import MIB, cpu_list, is_whole
+from vllm_adapter_doctor.report.parsers._common import MIB, cpu_list, is_complete_line
 from vllm_adapter_doctor.report.text import Report
 
 _NODE: Final = re.compile(r"^\s*node\s+(\d{1,4})\s+(cpus|size):\s*(.*)$")
@@ -25,7 +25,7 @@ def parse(report: Report) -> HostFacts:
     tables = 0
     distances = False
     for position, line in enumerate(report.lines):
-        if not is_whole(report, position):
+        if not is_complete_line(report, position):
             break
         tables += _AVAILABLE.match(line.text) is not None
         if tables > 1:

@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter_doctor.report.parsers._matrix import Style, find_tables
-from vllm_adapter_doctor.report.parsers._matrix_cells import Words
+from vllm_adapter_doctor.report.parsers._matrix import MatrixStyle, find_tables
+from vllm_adapter_doctor.report.parsers._matrix_cells import CellPatterns
 from vllm_adapter_doctor.report.parsers._matrix_facts import accelerators, joined, matrix
 from vllm_adapter_doctor.report.parsers.nvidia_topo import PEER_WORDS, is_peer
 from vllm_adapter_doctor.report.text import Report
 
 _SOURCE: Final = "nvidia-smi topo -p2p"
-_STYLE: Final = Style(
+_STYLE: Final = MatrixStyle(
     device=r"GPU\d+(?!\d)",
-    words=Words("|".join(sorted(PEER_WORDS | {"X"}, key=len, reverse=True)), others=False),
+    words=CellPatterns("|".join(sorted(PEER_WORDS | {"X"}, key=len, reverse=True)), others=False),
 )
 
 

@@ -14,9 +14,20 @@ from vllm_adapter.hostfacts.device_facts import Accelerator, Driver, Health
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_doctor.report.merge import join_accelerators
 from vllm_adapter_doctor.report.parsers._collect_devices import nvidia_component
-from vllm_adapter_doctor.report.parsers._common import MIB, dense, is_whole, normal_bdf
+from vllm_adapter_doctor.report.parsers._common import (
+    MIB,
+    is_complete_line,
+    normal_bdf,
+    without_blank_lines,
+)
 from vllm_adapter_doctor.report.parsers._csv import csv_devices, csv_drivers
-from vllm_adapter_doctor.report.parsers._frame import BDF, Row, device_rows, processes, tables
+from vllm_adapter_doctor.report.parsers._frame import (
+    BDF,
+    DeviceRow,
+    device_rows,
+    processes,
+    tables,
+)
 from vllm_adapter_doctor.report.parsers._layouts import other_heads
 from vllm_adapter_doctor.report.parsers._makers import maker
 from vllm_adapter_doctor.report.text import Report
@@ -51,7 +62,7 @@ _LOST: Final = re.compile(
 
 def parse(report: Report) -> HostFacts:
     """Devices, drivers and processes of every such output in the text."""
-    report = dense(report)
+    report = without_blank_lines(report)
     listed = csv_devices(report, "cuda", "nvidia-smi", ("uuid", "gpu_uuid", "pci.bus_id", "name"))
     devices = join_accelerators(_listed(report), listed)
     drivers: list[Driver] = []
@@ -60,7 +71,7 @@ def parse(report: Report) -> HostFacts:
             drivers += _drivers(report, start)
             devices = join_accelerators(devices, _table(report, start, stop))
     for position, found in report.find(_LIBRARY):
-        if is_whole(report, position):
+        if is_complete_line(report, position):
             drivers.append(Driver("nvml", found[1], "nvidia-smi"))
     drivers += _asked(report)
     drivers += [
@@ -68,13 +79,13 @@ def parse(report: Report) -> HostFacts:
         for version in csv_drivers(report)
     ]
     return HostFacts(
-        accelerators=_with_lost(report, devices), drivers=tuple(dict.fromkeys(drivers))
+        accelerators=_with_lost_devices(report, devices), drivers=tuple(dict.fromkeys(drivers))
     )
 
 
 def _drivers(report: Report, start: int) -> list[Driver]:
     """Versions of the head. Under WSL the second number is the Windows driver's, which counts."""
-    text = report.lines[start].text + (" " if is_whole(report, start) else "")
+    text = report.lines[start].text + (" " if is_complete_line(report, start) else "")
     driver = _DRIVER.search(text)
     smi, cuda = _TOOL.search(text), _CUDA.search(text)
     found = []
@@ -91,7 +102,9 @@ def _drivers(report: Report, start: int) -> list[Driver]:
 def _asked(report: Report) -> list[Driver]:
     """The lines of `nvidia-smi --version`; its NVML's number is cut to two parts, and left out."""
     said = {
-        found[1]: found[2] for position, found in report.find(_ASKED) if is_whole(report, position)
+        found[1]: found[2]
+        for position, found in report.find(_ASKED)
+        if is_complete_line(report, position)
     }
     smi, driver = said.get("NVIDIA-SMI"), said.get("KMD") or said.get("DRIVER")
     if smi is None:
@@ -165,7 +178,7 @@ def _enabled(line: str) -> bool:
     return re.search(r"\|\s*Enabled\*?\s*\|?\s*$", line) is not None
 
 
-def _health(row: Row) -> Health:
+def _health(row: DeviceRow) -> Health:
     health = row.health()
     errors = list(health.errors)
     ecc = _ECC.search(row.right) if row.closed else None
@@ -199,7 +212,9 @@ def _instances(
     return found
 
 
-def _with_lost(report: Report, devices: tuple[Accelerator, ...]) -> tuple[Accelerator, ...]:
+def _with_lost_devices(
+    report: Report, devices: tuple[Accelerator, ...]
+) -> tuple[Accelerator, ...]:
     """The devices, with those that the tool says it can no longer reach."""
     for _, found in report.find(_LOST):
         bdf = normal_bdf(found["bdf"])

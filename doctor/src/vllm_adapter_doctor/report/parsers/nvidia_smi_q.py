@@ -13,7 +13,12 @@ from typing import Final
 from vllm_adapter.hostfacts.device_facts import Accelerator, DeviceProcess, Driver, Health
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_doctor.report.merge import join_accelerators
-from vllm_adapter_doctor.report.parsers._common import binary_size, dense, normal_bdf, number
+from vllm_adapter_doctor.report.parsers._common import (
+    binary_size,
+    normal_bdf,
+    number,
+    without_blank_lines,
+)
 from vllm_adapter_doctor.report.parsers._makers import maker
 from vllm_adapter_doctor.report.text import Report
 
@@ -93,7 +98,7 @@ class _Gpu:
 
 def parse(report: Report) -> HostFacts:
     """Devices of every log in the text, and the driver's versions."""
-    report = dense(report)
+    report = without_blank_lines(report)
     starts = [position for position, _ in report.find(_START)]
     devices: tuple[Accelerator, ...] = ()
     drivers: list[Driver] = []

@@ -12,8 +12,8 @@ from typing import Final
 
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.vendor_files import once, sections
-from vllm_adapter_doctor.report.parsers._matrix import Style, Table, find_tables
-from vllm_adapter_doctor.report.parsers._matrix_cells import Words
+from vllm_adapter_doctor.report.parsers._matrix import MatrixStyle, MatrixTable, find_tables
+from vllm_adapter_doctor.report.parsers._matrix_cells import CellPatterns
 from vllm_adapter_doctor.report.parsers._matrix_facts import (
     accelerators,
     host_nodes,
@@ -27,7 +27,7 @@ PEER_WORDS: Final = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Maker:
+class _VendorTable:
     """One maker's table: the command that prints it, and what tells it from the others' tables.
 
     `words` name the maker anywhere in the text, `labels` begin the names of its devices, `cells`
@@ -45,9 +45,9 @@ class _Maker:
 
 
 @once
-def _makers() -> tuple[_Maker, ...]:
+def _makers() -> tuple[_VendorTable, ...]:
     found = [
-        _Maker(
+        _VendorTable(
             vendor,
             raw["table"],
             re.compile(raw["words"]) if "words" in raw else None,
@@ -63,12 +63,12 @@ def _makers() -> tuple[_Maker, ...]:
 
 
 @once
-def _style() -> Style:
+def _style() -> MatrixStyle:
     labels = "|".join(("GPU", *(one.labels for one in _makers() if one.labels)))
     own = "|".join(one.cells for one in reversed(_makers()) if one.cells)
-    return Style(
+    return MatrixStyle(
         device=rf"(?:{labels})\d+(?!\d)",
-        words=Words(rf"{own}|NODE|SYS|PHB|PXB|PIX|PSB|SOC|X"),
+        words=CellPatterns(rf"{own}|NODE|SYS|PHB|PXB|PIX|PSB|SOC|X"),
         nics=True,
     )
 
@@ -91,7 +91,7 @@ def parse(report: Report) -> HostFacts:
     return joined(parts)
 
 
-def is_peer(table: Table, report: Report) -> bool:
+def is_peer(table: MatrixTable, report: Report) -> bool:
     """Whether a table's cells are answers about peer access, not links."""
     cells = {cell for row in table.rows.values() for cell in row.cells} - {"X"}
     if cells:
@@ -100,7 +100,7 @@ def is_peer(table: Table, report: Report) -> bool:
     return not table.columns and any("Status Ok" in line.text for line in legend)
 
 
-def _maker(table: Table, report: Report) -> _Maker:
+def _maker(table: MatrixTable, report: Report) -> _VendorTable:
     """By what one maker alone prints; by its name in the text; at last by the name nearest."""
     cells = {cell for row in table.rows.values() for cell in row.cells}
     for one in _makers():
@@ -120,7 +120,7 @@ def _maker(table: Table, report: Report) -> _Maker:
     return assumed
 
 
-def _has(table: Table, maker: _Maker) -> bool:
+def _has(table: MatrixTable, maker: _VendorTable) -> bool:
     """Whether the table has the maker's column; one that others have too must be the first."""
     columns = table.columns if maker.assumed else table.columns[:1]
     return maker.column in columns

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter_doctor.report.parsers._packages import interesting, normalised
+from vllm_adapter_doctor.report.parsers._packages import is_relevant_package, normalised
 from vllm_adapter_doctor.report.text import Report
 
 _VERSION: Final = r"\d[\w.!]*(?:\+[\w.-]+)?"
@@ -45,7 +45,7 @@ def parse(report: Report) -> HostFacts:
         shown = None
         package = _TAGGED.match(text) or _FROZEN.match(text)
         if package is None and (row := _ROW.match(text)):
-            alone = interesting(normalised(row["name"])) and len(text.split()) <= 3
+            alone = is_relevant_package(normalised(row["name"])) and len(text.split()) <= 3
             package = row if table or alone else None
         if package:
             found.setdefault(normalised(package["name"]), package["version"])

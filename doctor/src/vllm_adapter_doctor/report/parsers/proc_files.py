@@ -10,7 +10,11 @@ from vllm_adapter.hostfacts.device_facts import Accelerator, Driver
 from vllm_adapter.hostfacts.facts import DeviceNode, HostFacts
 from vllm_adapter.hostfacts.known_vendors import node_names
 from vllm_adapter.hostfacts.vendor_files import once
-from vllm_adapter_doctor.report.parsers._common import dense, is_whole, normal_bdf
+from vllm_adapter_doctor.report.parsers._common import (
+    is_complete_line,
+    normal_bdf,
+    without_blank_lines,
+)
 from vllm_adapter_doctor.report.parsers._makers import maker
 from vllm_adapter_doctor.report.text import Report
 
@@ -54,7 +58,7 @@ def parse(report: Report) -> HostFacts:
 
     A listing does not tell who reads it: a node is taken for readable where its group may read it.
     """
-    report = dense(report)
+    report = without_blank_lines(report)
     nodes = {node.path: node for node in (*_listed(report), *_denied(report))}
     return HostFacts(
         accelerators=tuple(dict.fromkeys(_information(report))),
@@ -71,7 +75,7 @@ def _loaded(report: Report) -> set[str]:
     for position, line in enumerate(report.lines):
         head, row = _LOADED_HEAD.match(line.text), _LOADED.match(line.text)
         inside = bool(head or (inside and row))
-        if row and is_whole(report, position) and (inside or _OURS.fullmatch(row[1])):
+        if row and is_complete_line(report, position) and (inside or _OURS.fullmatch(row[1])):
             found.add(row[1])
     return found
 
@@ -82,7 +86,7 @@ def _information(report: Report) -> Iterator[Accelerator]:
     for position, pair in report.find(_INFORMATION):
         if pair[1] == "Model":
             values = {}
-        if is_whole(report, position):
+        if is_complete_line(report, position):
             values[pair[1]] = pair[2]
         if pair[1] == "Device Minor" and "Model" in values and pair[2].isdigit():
             yield Accelerator(
@@ -101,7 +105,7 @@ def _modules(report: Report) -> Iterator[Driver]:
         if "NVRM version" in report.lines[position].text:
             yield Driver("nvidia", found[1], "/proc/driver/nvidia/version")
     for position, found in report.find(_MODULE):
-        if position + 1 < len(report.lines) and is_whole(report, position + 1):
+        if position + 1 < len(report.lines) and is_complete_line(report, position + 1):
             version = _MODULE_VERSION.match(report.lines[position + 1].text)
             if version:
                 yield Driver(found[1], version[1], f"/sys/module/{found[1]}/version")
@@ -117,7 +121,7 @@ def _ascend(report: Report) -> Iterator[Driver]:
             component = "ascend" if file[1] == "driver" else "ascend-firmware"
             continue
         pair = _ASSIGNED.match(line.text)
-        if not pair or not is_whole(report, position):
+        if not pair or not is_complete_line(report, position):
             package = None if not pair else package
             continue
         key, value = pair[1].lower(), pair[2]
@@ -144,7 +148,7 @@ def _listed(report: Report) -> Iterator[DeviceNode]:
             folder = where[1] or where[2]
             continue
         found = _LISTED.match(line.text)
-        if not found or not is_whole(report, position):
+        if not found or not is_complete_line(report, position):
             continue
         path = found["path"] if found["path"].startswith("/") else f"{folder}/{found['path']}"
         if _nodes().fullmatch(path):
@@ -157,6 +161,6 @@ def _listed(report: Report) -> Iterator[DeviceNode]:
 def _denied(report: Report) -> Iterator[DeviceNode]:
     for position, found in report.find(_DENIED):
         path = found["path"] or found["other"]
-        if _nodes().fullmatch(path) and (found["path"] or is_whole(report, position)):
+        if _nodes().fullmatch(path) and (found["path"] or is_complete_line(report, position)):
             group = int(found["group"]) if found["group"] else None
             yield DeviceNode(path, "char", False, False, group)

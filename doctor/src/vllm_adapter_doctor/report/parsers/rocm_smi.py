@@ -15,7 +15,13 @@ from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.known_vendors import derives
 from vllm_adapter.hostfacts.vendor_files import once, sections
 from vllm_adapter_doctor.report.merge import join_accelerators
-from vllm_adapter_doctor.report.parsers._common import MIB, dense, is_whole, normal_bdf, number
+from vllm_adapter_doctor.report.parsers._common import (
+    MIB,
+    is_complete_line,
+    normal_bdf,
+    number,
+    without_blank_lines,
+)
 from vllm_adapter_doctor.report.parsers._json import objects
 from vllm_adapter_doctor.report.parsers._makers import maker
 from vllm_adapter_doctor.report.text import Report
@@ -71,7 +77,7 @@ _NAMES: Final = ("card series", "card model", "device name", "market name")
 
 def parse(report: Report) -> HostFacts:
     """Devices by the tool's own numbers. VRAM in per cent is no size, and is left out."""
-    report = dense(report)
+    report = without_blank_lines(report)
     pairs = [*_pairs(report), *_json(report)]
     devices = join_accelerators((), [_described(*one) for one in pairs])
     for device in _concise(report):
@@ -79,7 +85,7 @@ def parse(report: Report) -> HostFacts:
     drivers = [
         Driver("amdgpu", found[1], _SOURCE)
         for position, found in report.find(_DRIVER)
-        if is_whole(report, position)
+        if is_complete_line(report, position)
     ]
     drivers += [
         Driver("amdgpu", version, _SOURCE)
@@ -103,7 +109,7 @@ def _concise(report: Report) -> Iterator[Accelerator]:
             if row and (_WATTS.search(text) or _TAIL.match(row["right"])):
                 below = report.lines[position + 1].text if position + 1 < len(report.lines) else ""
                 named = re.match(r"\s{4,}([A-Z][\w .()/-]+?)\s*$", below)
-                whole = is_whole(report, position + 1)
+                whole = is_complete_line(report, position + 1)
                 device = _row(vendor, row, named[1] if named and whole else None)
                 part = _PART.search(row["left"])
                 if part and first and first.die is not None:
@@ -114,11 +120,11 @@ def _concise(report: Report) -> Iterator[Accelerator]:
 
 
 def _row(vendor: str, row: re.Match[str], name: str | None) -> Accelerator:
-    left, tail = row["left"], _TAIL.match(row["right"])
-    partition = _PARTITION.search(left)
+    remaining, tail = row["left"], _TAIL.match(row["right"])
+    partition = _PARTITION.search(remaining)
     compute = partition[2] if partition else None
-    temperature = _TEMPERATURE.search(left)
-    watts = _WATTS.search(left)
+    temperature = _TEMPERATURE.search(remaining)
+    watts = _WATTS.search(remaining)
     return Accelerator(
         vendor,
         int(row["index"]),
@@ -139,7 +145,7 @@ def _pairs(report: Report) -> Iterator[tuple[str, int, dict[str, str]]]:
     """What `GPU[0] : key: value` lines say of each device, in order of first mention."""
     found: dict[tuple[str, int], dict[str, str]] = {}
     for position, pair in report.find(_pair()):
-        if is_whole(report, position):
+        if is_complete_line(report, position):
             values = found.setdefault((pair["face"], int(pair["index"])), {})
             values.setdefault(pair["key"].strip().lower(), pair["value"])
     for (face, index), values in found.items():

@@ -13,7 +13,7 @@ from typing import Final
 from vllm_adapter.hostfacts.device_facts import Accelerator, Driver
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.known_vendors import derives
-from vllm_adapter_doctor.report.parsers._common import dense, is_whole
+from vllm_adapter_doctor.report.parsers._common import is_complete_line, without_blank_lines
 from vllm_adapter_doctor.report.parsers._display import in_processor
 from vllm_adapter_doctor.report.parsers._makers import maker
 from vllm_adapter_doctor.report.text import Report
@@ -31,7 +31,7 @@ _SIZE: Final = re.compile(r"(\d+)\(0x[0-9a-f]+\) KB")
 
 def parse(report: Report) -> HostFacts:
     """GPU agents in their order, and the kernel driver's version where it has one."""
-    report = dense(report)
+    report = without_blank_lines(report)
     devices: list[Accelerator] = []
     for values in _agents(report):
         arch = _ARCH.fullmatch(values.get("Name", "").partition(":")[0])
@@ -72,7 +72,7 @@ def _agents(report: Report) -> Iterator[dict[str, str]]:
             seen.add(agent[1])
             continue
         pair = _PAIR.match(line.text) if values is not None else None
-        if pair and values is not None and is_whole(report, position):
+        if pair and values is not None and is_complete_line(report, position):
             values.setdefault(pair[1], pair[2])
     if values:
         yield values

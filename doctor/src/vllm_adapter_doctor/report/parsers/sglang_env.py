@@ -8,16 +8,16 @@ from typing import Final
 
 from vllm_adapter.hostfacts.facts import Accelerator, Driver, HostFacts, TorchBuild
 from vllm_adapter.hostfacts.known_vendors import faces
-from vllm_adapter.hostfacts.vendor_files import Table, sections
+from vllm_adapter.hostfacts.vendor_files import LazyMapping, sections
 from vllm_adapter_doctor.report.parsers._collect_devices import nvidia_component
 from vllm_adapter_doctor.report.parsers._common import cpu_list
-from vllm_adapter_doctor.report.parsers._fields import Keys, told, truth, version
-from vllm_adapter_doctor.report.parsers._packages import interesting, normalised
-from vllm_adapter_doctor.report.parsers._silicon import arch_of, behind, vendor_of
+from vllm_adapter_doctor.report.parsers._fields import FieldNames, known_value, parse_bool, version
+from vllm_adapter_doctor.report.parsers._packages import is_relevant_package, normalised
+from vllm_adapter_doctor.report.parsers._silicon import arch_of, underlying_vendor, vendor_of
 from vllm_adapter_doctor.report.text import Report
 from vllm_adapter_doctor.vendor_data.driver_tables import on_windows
 
-_KEYS: Final = Keys(
+_KEYS: Final = FieldNames(
     (
         "Python",
         *(f"{face} available" for face in ("CUDA", "ROCM", "NPU", "HPU", "MUSA", "XPU")),
@@ -34,7 +34,7 @@ _GROUP: Final = re.compile(
     r"(?P<arch> Compute Capability)?\s*:\s*(?P<value>\S.*)$"
 )
 _PACKAGE: Final = re.compile(r"^\s*([a-zA-Z][\w.-]*): (\d[\w.+!-]*)$")
-_CHIPS: Final[Mapping[str, re.Pattern[str]]] = Table(
+_CHIPS: Final[Mapping[str, re.Pattern[str]]] = LazyMapping(
     lambda: {vendor: re.compile(text) for vendor, text in sections("torch", "chip")}
 )
 """Where a device's name holds its code, and no compute capability is one."""
@@ -57,7 +57,9 @@ def parse(report: Report) -> HostFacts:
     values: dict[str, str] = {}
     for field in fields:
         values.setdefault(field.key, field.value)
-    said = {key.split()[0]: truth(value) for key, value in values.items() if "available" in key}
+    said = {
+        key.split()[0]: parse_bool(value) for key, value in values.items() if "available" in key
+    }
     face = _face(said, values)
     devices = _devices(report, face)
     number = version(values.get("PyTorch"))
@@ -90,7 +92,7 @@ def _face(said: dict[str, bool | None], values: dict[str, str]) -> str | None:
 
 
 def _devices(report: Report, face: str | None) -> tuple[Accelerator, ...]:
-    software = behind(report.text)
+    software = underlying_vendor(report.text)
     names: dict[int, tuple[str, str]] = {}
     capabilities: dict[int, str] = {}
     for line in report.lines:
@@ -134,6 +136,6 @@ def _packages(report: Report) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
     for line in report.lines:
         package = _PACKAGE.match(line.text)
-        if package and interesting(normalised(package[1])) and told(package[2]):
+        if package and is_relevant_package(normalised(package[1])) and known_value(package[2]):
             found.setdefault(normalised(package[1]), package[2])
     return tuple(sorted(found.items()))

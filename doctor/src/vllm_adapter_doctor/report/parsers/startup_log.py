@@ -10,7 +10,11 @@ from typing import Final
 
 from vllm_adapter.hostfacts.facts import Accelerator, Driver, HostFacts, TorchBuild, VllmFacts
 from vllm_adapter_doctor.report.parsers._log_devices import devices
-from vllm_adapter_doctor.report.parsers._packages import interesting, normalised, vllm_build
+from vllm_adapter_doctor.report.parsers._packages import (
+    is_relevant_package,
+    normalised,
+    vllm_build,
+)
 from vllm_adapter_doctor.report.text import Report
 
 _VLLM: Final = (
@@ -70,7 +74,7 @@ def parse(report: Report) -> HostFacts:
     packages = {
         normalised(found[1]): found[2].rstrip(".")
         for _, found in report.find(_PATH)
-        if interesting(normalised(found[1]))
+        if is_relevant_package(normalised(found[1]))
     }
     seen: tuple[Accelerator, ...] = devices(report)
     return HostFacts(
@@ -141,8 +145,8 @@ def _drivers(report: Report) -> tuple[Driver, ...]:
         served = f"{number // 1000}.{number % 1000 // 10}"
         found.append(Driver("cuda", served, f"found version {too_old[1]}"))
     for component, pattern in _FREE:
-        if told := report.first(pattern):
-            found.append(Driver(component, told[1], _source(told[0], told[1])))
+        if reported := report.first(pattern):
+            found.append(Driver(component, reported[1], _source(reported[0], reported[1])))
     return tuple(found)
 
 

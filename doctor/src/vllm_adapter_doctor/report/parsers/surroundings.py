@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import HostFacts, OsFacts
-from vllm_adapter_doctor.report.parsers._fields import told
+from vllm_adapter_doctor.report.parsers._fields import known_value
 from vllm_adapter_doctor.report.text import Report
 
 _HYPERVISOR: Final = re.compile(r"^\s*(?:Hypervisor vendor|超管理器厂商)\s*:[:\s]*(\S.*)$")
@@ -64,7 +64,7 @@ def parse(report: Report) -> HostFacts:
     for line in report.lines:
         text = line.text
         if hypervisor is None and (vendor := _HYPERVISOR.match(text)):
-            hypervisor = told(vendor[1].strip())
+            hypervisor = known_value(vendor[1].strip())
         if not release and (named := _RELEASE.search(text)):
             release = named[1].lower()
         for sign, meaning in _SIGNS:

@@ -18,15 +18,21 @@ from vllm_adapter_doctor.report.parsers._boards import board_table
 from vllm_adapter_doctor.report.parsers._common import (
     MIB,
     binary_size,
-    dense,
-    is_whole,
+    is_complete_line,
     normal_bdf,
     number,
     with_end,
+    without_blank_lines,
 )
 from vllm_adapter_doctor.report.parsers._csv import csv_devices
-from vllm_adapter_doctor.report.parsers._frame import Row, device_rows, processes, tables
-from vllm_adapter_doctor.report.parsers._layouts import Block, Layout, Rows, layouts, other_heads
+from vllm_adapter_doctor.report.parsers._frame import DeviceRow, device_rows, processes, tables
+from vllm_adapter_doctor.report.parsers._layouts import (
+    Block,
+    Rows,
+    ToolLayout,
+    layouts,
+    other_heads,
+)
 from vllm_adapter_doctor.report.parsers._makers import maker
 from vllm_adapter_doctor.report.text import Report
 
@@ -41,11 +47,11 @@ def parse(report: Report) -> HostFacts:
     found = [one for one in layouts() if one.anchor and one.anchor.search(text)]
     if not found:
         return HostFacts()
-    report = dense(report)
+    report = without_blank_lines(report)
     return merge(_read(report, layout) for layout in found)
 
 
-def _read(report: Report, layout: Layout) -> HostFacts:
+def _read(report: Report, layout: ToolLayout) -> HostFacts:
     devices: tuple[Accelerator, ...] = ()
     if layout.csv:
         devices = csv_devices(report, layout.vendor, layout.source, layout.csv)
@@ -55,7 +61,7 @@ def _read(report: Report, layout: Layout) -> HostFacts:
     rows = layout.rows
     if rows and rows.boards:
         devices = join_accelerators(devices, board_table(report, layout, rows, rows.boards))
-    for start, stop in _stretches(report, layout):
+    for start, stop in _table_spans(report, layout):
         drivers += _versions(report, layout, start, stop)
         for block in layout.blocks:
             if block.inside:
@@ -78,7 +84,7 @@ def _read(report: Report, layout: Layout) -> HostFacts:
     return HostFacts(accelerators=devices, drivers=tuple(dict.fromkeys(drivers)))
 
 
-def _stretches(report: Report, layout: Layout) -> list[tuple[int, int]]:
+def _table_spans(report: Report, layout: ToolLayout) -> list[tuple[int, int]]:
     """(start, stop) of each of the tool's tables."""
     if layout.whole_text:
         return [(0, len(report.lines))]
@@ -86,7 +92,7 @@ def _stretches(report: Report, layout: Layout) -> list[tuple[int, int]]:
     return [(start, stop) for which, start, stop in every if which == 0]
 
 
-def _versions(report: Report, layout: Layout, start: int, stop: int) -> Iterator[Driver]:
+def _versions(report: Report, layout: ToolLayout, start: int, stop: int) -> Iterator[Driver]:
     most = max((one.lines for one in layout.versions), default=0)
     end = stop if layout.whole_text else min(start + most, stop)
     for position in range(start, end):
@@ -98,7 +104,7 @@ def _versions(report: Report, layout: Layout, start: int, stop: int) -> Iterator
 
 
 def _table(
-    report: Report, layout: Layout, rows: Rows, start: int, stop: int
+    report: Report, layout: ToolLayout, rows: Rows, start: int, stop: int
 ) -> Iterator[tuple[Accelerator, Driver | None]]:
     """The devices of one table, each with the driver that its row names."""
     held = _held(report, layout, rows, start, stop)
@@ -120,7 +126,7 @@ def _table(
         yield replace(device, processes=held.get(device.index, ())), driver
 
 
-def _held(report: Report, layout: Layout, rows: Rows, start: int, stop: int) -> Held:
+def _held(report: Report, layout: ToolLayout, rows: Rows, start: int, stop: int) -> Held:
     """The processes of each device."""
     if rows.process is None:
         return processes(report, start, stop)
@@ -136,7 +142,9 @@ def _held(report: Report, layout: Layout, rows: Rows, start: int, stop: int) -> 
     return found
 
 
-def _framed(layout: Layout, rows: Rows, row: Row, held: tuple[DeviceProcess, ...]) -> Accelerator:
+def _framed(
+    layout: ToolLayout, rows: Rows, row: DeviceRow, held: tuple[DeviceProcess, ...]
+) -> Accelerator:
     """A device of NVIDIA's frame, which other makers' tools draw too."""
     memory, health = row.memory, row.health()
     below = row.below[0] if row.below else ""
@@ -163,7 +171,7 @@ def _framed(layout: Layout, rows: Rows, row: Row, held: tuple[DeviceProcess, ...
     )
 
 
-def _listed(report: Report, layout: Layout, pattern: re.Pattern[str]) -> list[Accelerator]:
+def _listed(report: Report, layout: ToolLayout, pattern: re.Pattern[str]) -> list[Accelerator]:
     """Lines of one device each."""
     return [
         _device(layout, {key: value for key, value in found.groupdict().items() if value})
@@ -172,7 +180,7 @@ def _listed(report: Report, layout: Layout, pattern: re.Pattern[str]) -> list[Ac
 
 
 def _blocks(
-    report: Report, layout: Layout, block: Block, start: int, stop: int
+    report: Report, layout: ToolLayout, block: Block, start: int, stop: int
 ) -> Iterator[tuple[Accelerator, Driver | None]]:
     """Each block's device, with the driver that it names."""
     values: dict[str, str] | None = None
@@ -184,7 +192,7 @@ def _blocks(
             if values is not None:
                 yield _block(layout, block, values)
             section, values = "", {key: text for key, text in head.groupdict().items() if text}
-        elif pair and values is not None and is_whole(report, position):
+        elif pair and values is not None and is_complete_line(report, position):
             key = pair[1].lower()
             if not pair[2]:
                 section = key
@@ -199,7 +207,7 @@ def _blocks(
 
 
 def _block(
-    layout: Layout, block: Block, values: Mapping[str, str]
+    layout: ToolLayout, block: Block, values: Mapping[str, str]
 ) -> tuple[Accelerator, Driver | None]:
     parts = [values.get(f"bdf {part}") for part in range(4)]
     if all(parts):
@@ -212,7 +220,7 @@ def _block(
     return _device(layout, values), driver
 
 
-def _device(layout: Layout, said: Mapping[str, str]) -> Accelerator:
+def _device(layout: ToolLayout, said: Mapping[str, str]) -> Accelerator:
     """The device of readings by name. Memory that is used counts only beside the whole."""
     total, used = (_bytes(said.get(key)) for key in ("total", "used"))
     if total is None:

@@ -13,7 +13,12 @@ from typing import Final
 from vllm_adapter.hostfacts.device_facts import Accelerator, Health
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_doctor.report.merge import join_accelerators
-from vllm_adapter_doctor.report.parsers._common import binary_size, dense, is_whole, normal_bdf
+from vllm_adapter_doctor.report.parsers._common import (
+    binary_size,
+    is_complete_line,
+    normal_bdf,
+    without_blank_lines,
+)
 from vllm_adapter_doctor.report.parsers._json import objects
 from vllm_adapter_doctor.report.parsers._makers import maker
 from vllm_adapter_doctor.report.text import Report
@@ -45,7 +50,7 @@ _KEYS: Final = {
 
 def parse(report: Report) -> HostFacts:
     """Devices by the tool's numbers, and their drivers."""
-    report = dense(report)
+    report = without_blank_lines(report)
     devices: tuple[Accelerator, ...] = ()
     for index, values in (*_discovered(report), *_dumped(report), *_json(report)):
         device = _device(index, values)
@@ -63,7 +68,7 @@ def _discovered(report: Report) -> Iterator[tuple[int, dict[str, str]]]:
             if _HEAD.search(text):
                 break
             row = _ROW.match(text)
-            if not row or not (row["bar"] or is_whole(report, position)):
+            if not row or not (row["bar"] or is_complete_line(report, position)):
                 if text.strip() and not re.match(r"\s*[|+]", text):
                     break
                 continue
@@ -87,7 +92,7 @@ def _dumped(report: Report) -> Iterator[tuple[int, dict[str, str]]]:
             cells = [cell.strip(' "') for cell in report.lines[place].text.split(",")]
             if len(cells) != len(names) or not cells[0].isdigit():
                 break
-            if not is_whole(report, place):
+            if not is_complete_line(report, place):
                 cells[-1] = ""  # it may have been cut
             keys = [_KEYS.get(name, name) for name in names]
             yield int(cells[0]), dict(zip(keys, cells, strict=True))

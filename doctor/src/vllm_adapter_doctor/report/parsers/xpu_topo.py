@@ -6,15 +6,17 @@ from dataclasses import replace
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter_doctor.report.parsers._matrix import Style, find_tables
-from vllm_adapter_doctor.report.parsers._matrix_cells import Words
+from vllm_adapter_doctor.report.parsers._matrix import MatrixStyle, find_tables
+from vllm_adapter_doctor.report.parsers._matrix_cells import CellPatterns
 from vllm_adapter_doctor.report.parsers._matrix_facts import accelerators, joined, matrix, numbers
 from vllm_adapter_doctor.report.text import Report
 
 _SOURCE: Final = "xpu-smi topology -m"
-_STYLE: Final = Style(
+_STYLE: Final = MatrixStyle(
     device=r"GPU\s*\d+/\d+(?!\d)",
-    words=Words(r"XL\d+(?!\d)|XL\*|NODE|SYS|MDF|PHB|PXB|PIX|S", self_word="S", others=False),
+    words=CellPatterns(
+        r"XL\d+(?!\d)|XL\*|NODE|SYS|MDF|PHB|PXB|PIX|S", self_word="S", others=False
+    ),
     affinity_alone=True,
 )
 

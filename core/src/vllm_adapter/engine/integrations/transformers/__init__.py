@@ -2,6 +2,6 @@
 
 from vllm_adapter.engine.integrations.transformers.adapt import Adapted, adapt, unadapt
 from vllm_adapter.engine.integrations.transformers.cache import PagedCache
-from vllm_adapter.engine.integrations.transformers.taken import cache_argument
+from vllm_adapter.engine.integrations.transformers.replacement_check import cache_argument
 
 __all__ = ["Adapted", "PagedCache", "adapt", "cache_argument", "unadapt"]

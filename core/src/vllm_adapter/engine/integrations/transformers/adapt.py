@@ -25,13 +25,14 @@ from vllm_adapter.engine.integrations.transformers import (
     qwen3,
 )
 from vllm_adapter.engine.integrations.transformers.bert import EncoderSteps
+from vllm_adapter.engine.integrations.transformers.binding_snapshot import BindingSnapshot
 from vllm_adapter.engine.integrations.transformers.cache import PackedStep, PagedCache
 from vllm_adapter.engine.integrations.transformers.decoder import Family
 from vllm_adapter.engine.integrations.transformers.decoding import DecoderSteps
 from vllm_adapter.engine.integrations.transformers.gradients import Asked
 from vllm_adapter.engine.integrations.transformers.guard import (
-    Placed,
-    Retired,
+    ReplacedModules,
+    ReplacementModule,
     StepCheck,
     guard_model,
     places_of,
@@ -42,10 +43,12 @@ from vllm_adapter.engine.integrations.transformers.place import (
     never_called,
     refuse_state_dict,
 )
-from vllm_adapter.engine.integrations.transformers.source import Altered
+from vllm_adapter.engine.integrations.transformers.replacement_check import (
+    check_decoder,
+    check_encoder,
+)
+from vllm_adapter.engine.integrations.transformers.source import AlteredModel
 from vllm_adapter.engine.integrations.transformers.stock import inspect_model
-from vllm_adapter.engine.integrations.transformers.taken import check_decoder, check_encoder
-from vllm_adapter.engine.integrations.transformers.watch import Watch
 from vllm_adapter.engine.kv_cache import PagedKVCache
 from vllm_adapter.errors import InputError, UnsupportedModel
 from vllm_adapter.settings import Settings
@@ -163,9 +166,9 @@ def adapt(
     hook = _swap_in(model, base, replaced, adapted)
     try:
         if isinstance(steps, EncoderSteps):
-            check_encoder(base, replaced, bert.Layer)
+            check_encoder(base, replaced, bert.BertLayer)
         else:
-            check_decoder(model, base, replaced, decoder.Layer)
+            check_decoder(model, base, replaced, decoder.PaddedDecoderLayer)
     except BaseException:
         unadapt(model)
         model.to(origin)
@@ -206,11 +209,11 @@ def _adapted_part(model: Any) -> str | None:
         return "the model"
     # A whole model over an adapted base, the base of an adapted whole, or a shared layer.
     parts = model.named_modules() if isinstance(model, torch.nn.Module) else ()
-    found = next((path for path, part in parts if isinstance(part, Placed)), None)
+    found = next((path for path, part in parts if isinstance(part, ReplacementModule)), None)
     return None if found is None else f"a part of the model ({found})"
 
 
-def _check_served(model: Any, base: Any) -> Watch:
+def _check_served(model: Any, base: Any) -> BindingSnapshot:
     """Whether a base model can be rebuilt from our layers.
 
     Raises:
@@ -234,7 +237,7 @@ def _check_served(model: Any, base: Any) -> Watch:
     taken = bert.TAKEN if model_type == ENCODER else decoder.TAKEN
     try:
         return inspect_model(base, taken, "" if base is model else model.base_model_prefix)
-    except Altered as altered:
+    except AlteredModel as altered:
         raise UnsupportedModel(
             f"{altered}, and the adapted model would not be the same",
             hint="adapt() serves models as transformers makes them; take the change back, or run "
@@ -284,6 +287,6 @@ def _guard(
     places = [place for place in replaced if place[0] is not model or model is base]
     check.places += places_of(base, places)
     adapted.steps.check = check
-    retired = Retired([original for _, _, original in adapted._restore])
+    retired = ReplacedModules([original for _, _, original in adapted._restore])
     asked = [Asked.of(part, adapted._restore) for part in dict.fromkeys((model, base))]
     adapted._undo += [retired.restore, guard_model(model, base), *(one.install() for one in asked)]

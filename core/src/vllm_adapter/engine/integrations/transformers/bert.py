@@ -20,8 +20,8 @@ from vllm_adapter.engine.integrations.encoder import (
 )
 from vllm_adapter.engine.integrations.layers import merge
 from vllm_adapter.engine.integrations.transformers.guard import (
-    Placed,
     PlacedLinear,
+    ReplacementModule,
     refuse,
     refuse_mode_and_dtype,
 )
@@ -31,12 +31,14 @@ from vllm_adapter.engine.integrations.transformers.place import (
     Replacement,
     refuse_outputs,
 )
-from vllm_adapter.engine.integrations.transformers.stock import Taken, is_plain_linear
-from vllm_adapter.engine.integrations.transformers.taken import CACHE_NAMES
+from vllm_adapter.engine.integrations.transformers.replacement_check import CACHE_NAMES
+from vllm_adapter.engine.integrations.transformers.stock import ReplacedParts, is_plain_linear
 from vllm_adapter.errors import UnsupportedModel
 from vllm_adapter.settings import Settings
 
-TAKEN: Final = Taken(kept=frozenset({"pooler"}), frames=frozenset({"encoder", "encoder.layer"}))
+TAKEN: Final = ReplacedParts(
+    kept=frozenset({"pooler"}), frames=frozenset({"encoder", "encoder.layer"})
+)
 GELU: Final = {"gelu": False, "gelu_new": True, "gelu_pytorch_tanh": True}
 """Served activations, and whether they are approximated by tanh."""
 
@@ -49,7 +51,7 @@ class EncoderStep(Packing):
     """int32[B + 1]."""
 
 
-class Layer(Placed, torch.nn.Module):
+class BertLayer(ReplacementModule, torch.nn.Module):
     """Our encoder layer in the place of transformers': padded in, padded out."""
 
     def __init__(self, inner: EncoderLayer) -> None:
@@ -71,7 +73,7 @@ class Layer(Placed, torch.nn.Module):
         return va_step.unpack(packed, hidden_states)
 
 
-class Embeddings(Placed, torch.nn.Module):
+class Embeddings(ReplacementModule, torch.nn.Module):
     """Words, kinds and places of tokens, added up and normed."""
 
     places: torch.Tensor
@@ -191,7 +193,7 @@ def build(base: Any, settings: Settings) -> tuple[list[Replacement], EncoderStep
     """
     config = base.config
     found: list[Replacement] = [
-        (base.encoder.layer, str(i), Layer(_build_layer(source, settings)))
+        (base.encoder.layer, str(i), BertLayer(_build_layer(source, settings)))
         for i, source in enumerate(base.encoder.layer)
     ]
     found.append((base, "embeddings", Embeddings(base.embeddings, settings)))

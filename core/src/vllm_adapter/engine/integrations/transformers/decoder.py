@@ -17,17 +17,17 @@ from vllm_adapter.engine.integrations.layers import (
 )
 from vllm_adapter.engine.integrations.transformers.cache import PackedStep
 from vllm_adapter.engine.integrations.transformers.guard import (
-    Placed,
     PlacedLinear,
+    ReplacementModule,
     refuse,
     refuse_mode_and_dtype,
 )
 from vllm_adapter.engine.integrations.transformers.place import Replacement
-from vllm_adapter.engine.integrations.transformers.stock import Taken, is_plain_linear
+from vllm_adapter.engine.integrations.transformers.stock import ReplacedParts, is_plain_linear
 from vllm_adapter.engine.kv_cache import PagedKVCache
 from vllm_adapter.settings import Settings
 
-TAKEN: Final = Taken(kept=frozenset({"embed_tokens"}), frames=frozenset({"layers"}))
+TAKEN: Final = ReplacedParts(kept=frozenset({"embed_tokens"}), frames=frozenset({"layers"}))
 STATIC_ROPE: Final = ("default", "linear", "llama3", "yarn")
 """Rope types whose frequencies never change while running, so that one table serves."""
 
@@ -44,7 +44,7 @@ Family = Callable[[Any], LayerOptions]
 """transformers' decoder layer -> its options: all that a family's file has to say."""
 
 
-class Layer(Placed, torch.nn.Module):
+class PaddedDecoderLayer(ReplacementModule, torch.nn.Module):
     """Our decoder layer in the place of transformers': padded in, padded out."""
 
     def __init__(self, inner: DecoderLayer, index: int) -> None:
@@ -112,7 +112,7 @@ def replacements(
     found: list[Replacement] = []
     for i, source in enumerate(base.layers):
         inner = _build_layer(source, kv, family(source), settings)
-        found.append((base.layers, str(i), Layer(inner, i)))
+        found.append((base.layers, str(i), PaddedDecoderLayer(inner, i)))
     found.append((base, "norm", PlacedRMSNorm(*norm_of(base.norm), settings)))
     found.append((base, "rotary_emb", NoRotary()))
     head = getattr(model, "lm_head", None)
@@ -121,11 +121,11 @@ def replacements(
     return found
 
 
-class PlacedRMSNorm(Placed, RMSNorm):
+class PlacedRMSNorm(ReplacementModule, RMSNorm):
     """The last norm."""
 
 
-class NoRotary(Placed, torch.nn.Module):
+class NoRotary(ReplacementModule, torch.nn.Module):
     """Computes nothing: our layers take the step's table."""
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[None, None]:

@@ -21,8 +21,11 @@ from vllm_adapter.engine.integrations.transformers.place import (
     Replacement,
     refuse_outputs,
 )
+from vllm_adapter.engine.integrations.transformers.replacement_check import (
+    cache_argument,
+    one_cache,
+)
 from vllm_adapter.engine.integrations.transformers.rope import RopeTable
-from vllm_adapter.engine.integrations.transformers.taken import cache_argument, one_cache
 from vllm_adapter.engine.kv_cache import BlockSize, PagedKVCache
 from vllm_adapter.errors import UnsupportedModel
 from vllm_adapter.settings import Settings
@@ -166,7 +169,9 @@ def build(
     except BaseException:
         kv.close()
         raise
-    layers = [module.inner for _, _, module in replaced if isinstance(module, decoder.Layer)]
+    layers = [
+        module.inner for _, _, module in replaced if isinstance(module, decoder.PaddedDecoderLayer)
+    ]
     kinds = {layer.attention.bindings[1]: layer.attention for layer in layers}
     parameters = list(inspect.signature(base.forward).parameters)
     return replaced, DecoderSteps(kv, list(kinds.values()), rope, parameters, name)

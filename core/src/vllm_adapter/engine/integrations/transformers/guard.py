@@ -13,7 +13,11 @@ from typing import Any, Final, NoReturn
 import torch
 
 from vllm_adapter.engine.integrations.layers import Linear
-from vllm_adapter.engine.integrations.transformers.watch import Watch, configured, global_hooks
+from vllm_adapter.engine.integrations.transformers.binding_snapshot import (
+    BindingSnapshot,
+    configured,
+    global_hooks,
+)
 from vllm_adapter.errors import UnsupportedModel
 
 HINT: Final = "unadapt(model), change it, then adapt it again"
@@ -49,7 +53,7 @@ def refuse(what: str) -> NoReturn:
     raise UnsupportedModel(f"{what} is not served while the model is adapted", hint=HINT)
 
 
-class Sealed:
+class SealedModule:
     """A module in an adapted model that takes neither hooks, parts nor weights once sealed."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -65,7 +69,7 @@ class Sealed:
         super().__delattr__(name)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
-        if not leaves_alone(fn, self):
+        if not is_no_change(fn, self):
             refuse("a change of dtype or device")
         return super()._apply(fn, recurse)  # type: ignore[misc]  # of torch.nn.Module
 
@@ -90,14 +94,14 @@ def _refusing(name: str) -> Any:
 
 
 for _name in HOOKS:
-    setattr(Sealed, _name, _refusing(_name))
+    setattr(SealedModule, _name, _refusing(_name))
 
 
 class NotThere(UnsupportedModel, AttributeError):
     """What is asked of a module of ours was the replaced module's; `hasattr` is just False."""
 
 
-class Placed(Sealed):
+class ReplacementModule(SealedModule):
     """Goes before `torch.nn.Module` in the bases of our modules that stand in a model."""
 
     def __getattr__(self, name: str) -> Any:
@@ -116,7 +120,7 @@ class Placed(Sealed):
         )
 
 
-class PlacedLinear(Placed, Linear):
+class PlacedLinear(ReplacementModule, Linear):
     """A linear outside of the layers."""
 
 
@@ -125,7 +129,7 @@ def seal(module: Any) -> None:
     vars(module)["_va_sealed"] = True
 
 
-class Retired:
+class ReplacedModules:
     """Modules for which ours stand, while they do: each is of a class that refuses."""
 
     def __init__(self, roots: list[torch.nn.Module]) -> None:
@@ -148,7 +152,7 @@ _CLASSES: Final[dict[type, type]] = {}
 def _retired_class(kind: type) -> type:
     if kind not in _CLASSES:
         space = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-        _CLASSES[kind] = type(kind.__name__, (Sealed, kind), space)
+        _CLASSES[kind] = type(kind.__name__, (SealedModule, kind), space)
     return _CLASSES[kind]
 
 
@@ -188,12 +192,12 @@ class _Applying:
     module: Any
 
     def __call__(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
-        if not leaves_alone(fn, self.module):
+        if not is_no_change(fn, self.module):
             refuse("a change of dtype or device")
         return type(self.module)._apply(self.module, fn, *args, **kwargs)
 
 
-def leaves_alone(fn: Callable[[torch.Tensor], torch.Tensor], module: Any) -> bool:
+def is_no_change(fn: Callable[[torch.Tensor], torch.Tensor], module: Any) -> bool:
     """Whether what `Module.to` and the like apply gives such tensors back as they are."""
     like = next(module.parameters(), None)
     if like is None:
@@ -225,9 +229,9 @@ def refuse_mode_and_dtype(module: Any, given: torch.Tensor, weight: torch.Tensor
 
 @dataclass(eq=False)
 class StepCheck:
-    """What is looked at before each step; see `Watch` for the rest."""
+    """What is looked at before each step; see `BindingSnapshot` for the rest."""
 
-    watch: Watch
+    watch: BindingSnapshot
     attention: str
     config: Any
     places: list[tuple[torch.nn.Module, str, Any]]
@@ -268,7 +272,7 @@ def _path(base: Any, parent: torch.nn.Module, name: str) -> str:
 
 
 def _what(module: Any) -> str:
-    if isinstance(module, Placed):
+    if isinstance(module, ReplacementModule):
         return "a part of the model that the adapter runs"
     return f"a {type(module).__name__} that the adapter runs in its own way"
 
@@ -279,7 +283,7 @@ def places_of(base: Any, replaced: list[tuple[torch.nn.Module, str, Any]]) -> li
     inner = [
         (parent, name, part)
         for parent in base.modules()
-        if not isinstance(parent, Placed)
+        if not isinstance(parent, ReplacementModule)
         for name, part in parent._modules.items()
         if part is not None and any(id(m) in ours for m in part.modules())
     ]

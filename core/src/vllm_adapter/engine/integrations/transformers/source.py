@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from vllm_adapter.engine.integrations.transformers.watch import Watch
+from vllm_adapter.engine.integrations.transformers.binding_snapshot import BindingSnapshot
 
 ROOTS: Final = ("torch", "transformers")
 RUNS: Final = frozenset(
@@ -31,14 +31,14 @@ FOLLOWED: Final = (
 """Modules of transformers whose functions are followed into those that they call."""
 
 
-class Altered(Exception):
+class AlteredModel(Exception):
     """A model is not what transformers makes; the text says where, and ends without a period."""
 
 
-class OwnCode:
+class CodeCheck:
     """Checks code, and notes in a watch every name that it went through."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: BindingSnapshot) -> None:
         self._watch = watch
         self._seen: set[Any] = set()
 
@@ -59,7 +59,7 @@ class OwnCode:
                 continue
             home = sys.modules.get(base.__module__)
             if not library or getattr(home, base.__qualname__, None) is not base:
-                raise Altered(f"{name} is of the class {base.__module__}.{base.__qualname__}")
+                raise AlteredModel(f"{name} is of the class {base.__module__}.{base.__qualname__}")
             for attribute in names:
                 value = vars(base).get(attribute)
                 function = wrapped(value)
@@ -72,7 +72,7 @@ class OwnCode:
                     f"{base.__qualname__}.{attribute}"
                 )
                 if not (own and self._is_own(value, base.__module__)):
-                    raise Altered(f"{base.__qualname__}.{attribute} was replaced")
+                    raise AlteredModel(f"{base.__qualname__}.{attribute} was replaced")
                 if base is not torch.nn.Module:
                     self._follow(function)
 
@@ -97,7 +97,7 @@ class OwnCode:
             if value is None:
                 continue
             if function is None or not self._is_own(value, function.__module__):
-                raise Altered(f"{asked!r} in {table} was replaced")
+                raise AlteredModel(f"{asked!r} in {table} was replaced")
             self._follow(function)
 
     @staticmethod
@@ -150,7 +150,7 @@ class OwnCode:
             if source != home:
                 there = sys.modules.get(source) or importlib.import_module(source)
                 if getattr(there, original, value) is not value:
-                    raise Altered(f"{home}.{name} was replaced")
+                    raise AlteredModel(f"{home}.{name} was replaced")
         function = wrapped(value)
         if function is None:
             return  # data and classes: equal to where they come from is all that can be said
@@ -158,7 +158,7 @@ class OwnCode:
         named = function.__qualname__ == (origin[1] if origin else name)
         local = origin is None or origin[0] != home or where == home
         if not (named and local and self._is_own(value, where)):
-            raise Altered(f"{home}.{name} was replaced")
+            raise AlteredModel(f"{home}.{name} was replaced")
         if any(part in f".{where}" for part in FOLLOWED):
             self._follow(function)
 
@@ -174,12 +174,12 @@ class OwnCode:
                 self._watch.note(vars(module), name, value, f"{module.__name__}.{name}")
             if isinstance(value, types.FunctionType):
                 if not all(_in_library(f.__code__.co_filename) for f in _layers(value)):
-                    raise Altered(f"{module.__name__}.{name} was replaced")
+                    raise AlteredModel(f"{module.__name__}.{name} was replaced")
             elif callable(value) and not isinstance(value, type):
                 other = getattr(value, "__name__", name) != name
                 foreign = type(value).__module__.partition(".")[0] not in ("builtins", "torch")
                 if other or foreign:
-                    raise Altered(f"{module.__name__}.{name} was replaced")
+                    raise AlteredModel(f"{module.__name__}.{name} was replaced")
 
 
 def wrapped(value: Any) -> types.FunctionType | None:

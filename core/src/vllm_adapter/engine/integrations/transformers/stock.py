@@ -17,8 +17,11 @@ from typing import Any, Final
 
 import torch
 
-from vllm_adapter.engine.integrations.transformers.source import Altered, OwnCode, wrapped
-from vllm_adapter.engine.integrations.transformers.watch import Watch, global_hooks
+from vllm_adapter.engine.integrations.transformers.binding_snapshot import (
+    BindingSnapshot,
+    global_hooks,
+)
+from vllm_adapter.engine.integrations.transformers.source import AlteredModel, CodeCheck, wrapped
 
 READ: Final = frozenset({"variance_epsilon", "eps", "scaling", "attention_scaling"})
 """Numbers that our layers take from the module, so that they may differ from the stock's."""
@@ -42,7 +45,7 @@ RECORDER: Final = "transformers.utils.output_capturing"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ReplacedParts:
     """What of a base model is ours, by path below it; a path covers what is under it."""
 
     kept: frozenset[str]
@@ -53,27 +56,27 @@ class Taken:
 
 @dataclass(eq=False)
 class Inspection:
-    """One comparison; raises `Altered` at the first difference."""
+    """One comparison; raises `AlteredModel` at the first difference."""
 
     base: Any
-    taken: Taken
+    taken: ReplacedParts
     prefix: str
-    watch: Watch = field(default_factory=Watch)
-    code: OwnCode = field(init=False)
+    watch: BindingSnapshot = field(default_factory=BindingSnapshot)
+    code: CodeCheck = field(init=False)
     _dtype: torch.dtype | None = None
     _device: torch.device | None = None
 
     def __post_init__(self) -> None:
-        self.code = OwnCode(self.watch)
+        self.code = CodeCheck(self.watch)
 
-    def run(self) -> Watch:
+    def run(self) -> BindingSnapshot:
         """Compares everything; returns what must stay as it is while the model is ours.
 
         Raises:
             Altered: the first thing that differs.
         """
         if found := global_hooks():
-            raise Altered(f"torch has {found} for modules of all models")
+            raise AlteredModel(f"torch has {found} for modules of all models")
         # Before the copy: code that was replaced would make an altered copy, or none.
         self.code.check_class(type(self.base), self._name(""))
         stock = stock_of(self.base)
@@ -85,7 +88,7 @@ class Inspection:
         """Which attention would have run, and its mask."""
         asked = self.base.config._attn_implementation
         if asked not in ATTENTION:
-            raise Altered(f"the attention implementation {asked!r} is not transformers' own")
+            raise AlteredModel(f"the attention implementation {asked!r} is not transformers' own")
         self.code.check_attention(type(self.base), asked)
 
     def _name(self, path: str) -> str:
@@ -97,7 +100,7 @@ class Inspection:
         if type(module) is not type(stock):
             was, name = type(stock).__name__, type(module).__name__
             seen = f"{type(module).__module__}.{name}" if name == was else name
-            raise Altered(f"{self._name(path)} is a {seen} in the place of a {was}")
+            raise AlteredModel(f"{self._name(path)} is a {seen} in the place of a {was}")
         self.code.check_class(type(module), self._name(path))
         if path in self.taken.frames:
             self._frame(module, stock, path, config)
@@ -112,13 +115,13 @@ class Inspection:
             if below in self.taken.kept:
                 continue
             if name not in theirs:
-                raise Altered(
+                raise AlteredModel(
                     f"{self._name(below)} is a module that the stock model does not have"
                 )
             if name not in ours:
-                raise Altered(f"{self._name(below)} is missing")
+                raise AlteredModel(f"{self._name(below)} is missing")
         if [n for n in ours if n in theirs] != [n for n in theirs if n in ours]:
-            raise Altered(f"the modules of {self._name(path)} are in another order")
+            raise AlteredModel(f"the modules of {self._name(path)} are in another order")
         for name, part in ours.items():
             if name in theirs:
                 below = f"{path}.{name}" if path else name
@@ -128,7 +131,7 @@ class Inspection:
         name = self._name(path)
         for attribute in vars(module):
             if callable(getattr(type(module), attribute, None)):
-                raise Altered(f"{attribute} of {name} is replaced on the instance")
+                raise AlteredModel(f"{attribute} of {name} is replaced on the instance")
         for attribute in self.code.names_read(type(module)) & vars(stock).keys():
             self._attribute(module, stock, attribute, name, config)
         self._children(module, stock, path, config)
@@ -137,14 +140,14 @@ class Inspection:
         name = self._name(path)
         ours, theirs = vars(module), vars(stock)
         if module.training != self.base.training:
-            raise Altered(f"{name} is in another mode (training) than the model")
+            raise AlteredModel(f"{name} is in another mode (training) than the model")
         for attribute in sorted(ours):
             if attribute.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")):
                 if hooks := _hooks(ours[attribute]):
                     kind = attribute.partition("_hooks")[0].strip("_").replace("_", " ")
-                    raise Altered(f"{name} has a {kind} hook ({hooks[0]})")
+                    raise AlteredModel(f"{name} has a {kind} hook ({hooks[0]})")
             elif attribute not in theirs and attribute not in WITHOUT_EFFECT:
-                raise Altered(f"{name} has {attribute}, which the stock model does not have")
+                raise AlteredModel(f"{name} has {attribute}, which the stock model does not have")
         for attribute in theirs:
             if attribute not in INTERNAL and "_hooks" not in attribute:
                 self._attribute(module, stock, attribute, name, config)
@@ -155,16 +158,16 @@ class Inspection:
         if attribute in WITHOUT_EFFECT:
             return
         if attribute not in vars(module):
-            raise Altered(f"{name} has lost {attribute}")
+            raise AlteredModel(f"{name} has lost {attribute}")
         ours, theirs = vars(module)[attribute], vars(stock)[attribute]
         if theirs is config:
             if ours is not self.base.config:
-                raise Altered(f"{name} has a configuration of its own")
+                raise AlteredModel(f"{name} has a configuration of its own")
         elif attribute in READ and type(ours) in (int, float):
             if not (math.isfinite(ours) and ours > 0):
-                raise Altered(f"{attribute} of {name} is {ours}")
+                raise AlteredModel(f"{attribute} of {name} is {ours}")
         elif not same(ours, theirs, module, stock):
-            raise Altered(
+            raise AlteredModel(
                 f"{attribute} of {name} is {_short(ours)}, and by the configuration "
                 f"{_short(theirs)}"
             )
@@ -178,34 +181,34 @@ class Inspection:
                     continue
                 if given is None or expected is None:
                     what = "is missing" if given is None else "is not in the stock model"
-                    raise Altered(f"{name}.{key} {what}")
+                    raise AlteredModel(f"{name}.{key} {what}")
                 self._tensor(given, expected, f"{name}.{key}", kind)
 
     def _tensor(self, given: Any, expected: Any, name: str, kind: str) -> None:
         if type(given) is not type(expected) or type(given.data) is not torch.Tensor:
-            raise Altered(
+            raise AlteredModel(
                 f"{name} is a {type(given).__name__}, no plain {type(expected).__name__}"
             )
         if given.shape != expected.shape:
-            raise Altered(
+            raise AlteredModel(
                 f"{name} is {tuple(given.shape)}, and by the configuration {tuple(expected.shape)}"
             )
         if given.layout != torch.strided or given.is_meta:
-            raise Altered(f"{name} is on the meta device, or sparse")
+            raise AlteredModel(f"{name} is on the meta device, or sparse")
         self._device = self._device or given.device
         if given.device != self._device:
-            raise Altered(f"{name} is on {given.device}, and other parts on {self._device}")
+            raise AlteredModel(f"{name} is on {given.device}, and other parts on {self._device}")
         if kind == "_parameters":
             self._dtype = self._dtype or given.dtype
             if given.dtype != self._dtype:
-                raise Altered(f"{name} is {given.dtype}, and other parts {self._dtype}")
+                raise AlteredModel(f"{name} is {given.dtype}, and other parts {self._dtype}")
 
 
 INTERNAL: Final = frozenset(vars(torch.nn.Module()))
 """What each module has for torch's own sake."""
 
 
-def inspect_model(base: Any, taken: Taken, prefix: str) -> Watch:
+def inspect_model(base: Any, taken: ReplacedParts, prefix: str) -> BindingSnapshot:
     """Holds a base model against its stock; `prefix` is its own path.
 
     Raises:
@@ -221,11 +224,11 @@ def is_plain_linear(module: Any, owner: Any, like: Any) -> bool:
     """
     if type(module) is not torch.nn.Linear or "forward" in vars(owner):
         return False
-    code = OwnCode(Watch())
+    code = CodeCheck(BindingSnapshot())
     try:
         for part in (owner, module):
             code.check_class(type(part), "")
-    except Altered:
+    except AlteredModel:
         return False
     extras = vars(module).keys() - vars(torch.nn.Linear(1, 1, device="meta")).keys()
     plain = all(
@@ -250,7 +253,7 @@ def stock_of(base: Any) -> Any:
             return type(base)(config)
     except Exception as error:
         line = " ".join(str(error).split())[:200]
-        raise Altered(
+        raise AlteredModel(
             f"the configuration makes no {type(base).__name__} ({type(error).__name__}: {line})"
         ) from error
 
@@ -286,7 +289,7 @@ def _hooks(registered: Any) -> list[str]:
         if hook is True or hook is False:
             continue
         code = wrapped(hook)
-        if code is None or code.__module__ != RECORDER or not OwnCode.is_in_its_file(code):
+        if code is None or code.__module__ != RECORDER or not CodeCheck.is_in_its_file(code):
             found.append(getattr(hook, "__name__", type(hook).__name__))
     return found
 

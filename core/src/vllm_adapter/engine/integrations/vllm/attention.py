@@ -25,7 +25,7 @@ from vllm.v1.attention.backend import (
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 from vllm.v1.kv_cache_interface import AttentionSpec
 
-from vllm_adapter.engine.integrations.vllm import era, policy
+from vllm_adapter.engine.integrations.vllm import policy, release_differences
 from vllm_adapter.engine.integrations.vllm.select import (
     DECODER,
     NAME,
@@ -88,7 +88,7 @@ class PortableBuilder(AttentionMetadataBuilder[PortableMetadata]):
             )
         starts = common.query_start_loc_cpu.tolist()
         query_lens = [stop - start for start, stop in itertools.pairwise(starts)]
-        context_lens = era.context_lens(common)
+        context_lens = release_differences.context_lens(common)
         step = Step(
             tuple(query_lens),
             tuple(context_lens),
@@ -154,8 +154,10 @@ class PortableImpl(AttentionImpl[PortableMetadata]):
             soft_cap=self._soft_cap,
             kv_cache_dtype=self.kv_cache_dtype,
         )
-        self._write = policy.run_of(policy.strictly("reshape_and_cache", write_facts(attend)))
-        binding = policy.strictly("paged_attention", attend, owner)
+        self._write = policy.run_of(
+            policy.require_adapter_kernel("reshape_and_cache", write_facts(attend))
+        )
+        binding = policy.require_adapter_kernel("paged_attention", attend, owner)
         self._case = binding.case
         return binding
 

@@ -81,7 +81,7 @@ def _read(path: Path) -> ProcessCounts:
 
 
 @dataclass(slots=True)
-class _Entry:
+class _DeviceCounters:
     count: int
     offset: int
 
@@ -94,13 +94,13 @@ class _File:
         name = multiprocessing.current_process().name.replace("/", "_").replace(" ", "_")
         path = folder / f"{name}-{os.getpid()}{SUFFIX}"
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-        self.entries: dict[Key, _Entry] = {}
+        self.entries: dict[Key, _DeviceCounters] = {}
         self.end = 0
 
     def add(self, key: Key) -> None:
         entry = self.entries.get(key)
         if entry is None:
-            entry = self.entries[key] = _Entry(0, self.end)
+            entry = self.entries[key] = _DeviceCounters(0, self.end)
             line = f"{0:0{_DIGITS}d} {key[0]} {key[1]}\n".encode("ascii")
             self.end += os.pwrite(self.file, line, self.end)
         entry.count += 1

@@ -87,7 +87,7 @@ class EncoderImpl(AttentionImpl[EncoderMetadata]):
             gqa_ratio=num_heads // self.num_kv_heads,
             soft_cap=self._soft_cap,
         )
-        self._run = policy.run_of(policy.strictly("attention", facts))
+        self._run = policy.run_of(policy.require_adapter_kernel("attention", facts))
 
     def forward(
         self,

@@ -26,7 +26,7 @@ def bound_operators(model_config: Any) -> list[str]:
     return [table.op for table in (_norm, _fused) if table.find(dtype, width) is not None]
 
 
-def foresee(dtype: torch.dtype, width: int) -> None:
+def bind_early(dtype: torch.dtype, width: int) -> None:
     """Binds a layer's norm before it is called.
 
     Raises:

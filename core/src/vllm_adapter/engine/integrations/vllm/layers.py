@@ -12,7 +12,7 @@ from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
 
-from vllm_adapter.engine.integrations.vllm import era, policy
+from vllm_adapter.engine.integrations.vllm import policy, release_differences
 from vllm_adapter.engine.integrations.vllm.replaced import replace as put
 from vllm_adapter.engine.integrations.vllm.replaced import subclass
 from vllm_adapter.engine.ops.spec import Fn
@@ -45,7 +45,7 @@ _ACTIVATIONS: Final[tuple[tuple[str, str, Find], ...]] = (
 
 def replace() -> None:
     """Has vLLM make our classes, for each operator that the policy concerns."""
-    for registry in era.registries():
+    for registry in release_differences.registries():
         package = registry.__name__.rpartition(".")[0]
         activation = importlib.import_module(f"{package}.layers.activation")
         for op, name, find in _ACTIVATIONS:
@@ -67,7 +67,7 @@ def _activation(registry: ModuleType, base: Any, find: Find) -> type:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         base.__init__(self, *args, **kwargs)
         # It says no width before it is called, when weights are loaded: too late to refuse.
-        width = era.gated_width(get_current_vllm_config())
+        width = release_differences.gated_width(get_current_vllm_config())
         if width is not None:
             find(self, torch.empty(0, 2 * width))
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_adapter.engine.integrations.vllm import era, policy
+from vllm_adapter.engine.integrations.vllm import policy, release_differences
 from vllm_adapter.errors import UnsupportedCase
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class PortableMixin(_Platform):
         """
         chosen = policy.in_use()
         model: Any = vllm_config.model_config
-        if chosen is not None and model is not None and era.has_experts(model):
-            policy.left(
+        if chosen is not None and model is not None and release_differences.has_experts(model):
+            policy.report_fallback(
                 "mixture of experts",
                 UnsupportedCase(
                     f"{model.model} is a mixture of experts, and there is no operator for its "

@@ -43,9 +43,9 @@ def _foresee(norm: Any) -> None:
     dtype = torch.get_default_dtype()
     reason = _reason(norm, dtype)
     if reason is not None:
-        policy.left("rms_norm", UnsupportedCase(reason, hint=_HINT))
+        policy.report_fallback("rms_norm", UnsupportedCase(reason, hint=_HINT))
     else:
-        ir.foresee(dtype, norm.weight.shape[-1])
+        ir.bind_early(dtype, norm.weight.shape[-1])
 
 
 def _reason(norm: Any, dtype: torch.dtype) -> str | None:

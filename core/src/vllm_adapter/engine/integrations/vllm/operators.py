@@ -30,7 +30,7 @@ def register(selection: Selection) -> None:
         "compiler", device=opened.record.torch, capability=opened.capability
     )
     device = str(opened.device)
-    policy.use(policy.InUse(record.name, device, opened.capability, settings, compiler))
+    policy.use(policy.ActiveAdapter(record.name, device, opened.capability, settings, compiler))
     linear.replace()
     layers.replace()
     norms.replace()

@@ -30,7 +30,7 @@ log = logging.getLogger("vllm_adapter.integrations")
 
 
 @dataclass(frozen=True, slots=True)
-class InUse:
+class ActiveAdapter:
     """The adapter that serves vLLM in this process."""
 
     adapter: str
@@ -41,16 +41,16 @@ class InUse:
     """Dotted path of a `(graph_module, inputs)` callable, if the adapter gives one."""
 
 
-_in_use: InUse | None = None
+_in_use: ActiveAdapter | None = None
 
 
-def use(chosen: InUse | None) -> None:
+def use(chosen: ActiveAdapter | None) -> None:
     """Sets what serves vLLM in this process."""
     global _in_use
     _in_use = chosen
 
 
-def in_use() -> InUse | None:
+def in_use() -> ActiveAdapter | None:
     """What serves vLLM in this process; None before `operators.register`."""
     return _in_use
 
@@ -71,7 +71,7 @@ def concerns(op: str) -> bool:
     return any(c.rank != "generic" and c.entry.declares for c in found)
 
 
-def strictly(op: str, facts: Facts, owner: object = None) -> Binding:
+def require_adapter_kernel(op: str, facts: Facts, owner: object = None) -> Binding:
     """Binds to an adapter's implementation, whatever the policy.
 
     Raises:
@@ -90,13 +90,13 @@ def bound(op: str, facts: Facts) -> Binding | None:
         UnsupportedCase: no adapter accepts the case, and VA_FALLBACK=error.
     """
     try:
-        return strictly(op, facts)
+        return require_adapter_kernel(op, facts)
     except UnsupportedCase as refused:
-        left(op, refused)
+        report_fallback(op, refused)
         return None
 
 
-def left(op: str, refused: UnsupportedCase) -> None:
+def report_fallback(op: str, refused: UnsupportedCase) -> None:
     """Leaves a case to vLLM, or refuses it.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm_adapter.engine.integrations.vllm import era, policy
+from vllm_adapter.engine.integrations.vllm import policy, release_differences
 from vllm_adapter.engine.ops.spec import Facts
 from vllm_adapter.errors import UnsupportedCase
 
@@ -27,14 +27,14 @@ def backend_for(selected: Any, wanted: Any) -> str | None:
     try:
         _refuse(selected, wanted)
         if wanted.attn_type == "encoder_only":
-            policy.strictly("attention", _encoder_facts(wanted))
+            policy.require_adapter_kernel("attention", _encoder_facts(wanted))
             return ENCODER
         attend = _facts(wanted)
-        policy.strictly("reshape_and_cache", write_facts(attend))
-        policy.strictly("paged_attention", attend)
+        policy.require_adapter_kernel("reshape_and_cache", write_facts(attend))
+        policy.require_adapter_kernel("paged_attention", attend)
         return DECODER
     except UnsupportedCase as refused:
-        policy.left("attention", refused)
+        policy.report_fallback("attention", refused)
         return None
 
 
@@ -47,7 +47,7 @@ def _refuse(selected: Any, wanted: Any) -> None:
         )
     if wanted.attn_type not in ("decoder", "encoder_only"):
         raise UnsupportedCase(f"no operator is attention of type {wanted.attn_type}", hint=hint)
-    features = era.unknown_wishes(wanted)
+    features = release_differences.unsupported_features(wanted)
     if features:
         raise UnsupportedCase(f"no attention of ours has {', '.join(features)}", hint=hint)
 
@@ -56,7 +56,7 @@ def _facts(wanted: Any) -> Facts:
     from vllm.config import get_current_vllm_config
 
     config = get_current_vllm_config()
-    window = era.window_of(config) if wanted.has_sliding_window else 0
+    window = release_differences.window_of(config) if wanted.has_sliding_window else 0
     if window is None:
         raise UnsupportedCase(
             "the model's configuration does not say how long its sliding window is",
@@ -68,7 +68,7 @@ def _facts(wanted: Any) -> Facts:
         block_size=wanted.block_size or config.cache_config.block_size,
         gqa_ratio=_gqa_ratio(config),
         window=window,
-        soft_cap=era.soft_cap_of(config),
+        soft_cap=release_differences.soft_cap_of(config),
         kv_cache_dtype=wanted.kv_cache_dtype,
     )
 
@@ -113,7 +113,7 @@ def _encoder_facts(wanted: Any) -> Facts:
     from vllm.config import get_current_vllm_config
 
     config = get_current_vllm_config()
-    if era.has_local_layers(config):
+    if release_differences.has_local_layers(config):
         raise UnsupportedCase(
             "the model's encoder has layers with a window to both sides",
             hint="VA_FALLBACK=warn leaves it to vLLM",
@@ -122,7 +122,7 @@ def _encoder_facts(wanted: Any) -> Facts:
         dtype=str(wanted.dtype).removeprefix("torch."),
         head_size=wanted.head_size,
         gqa_ratio=_gqa_ratio(config),
-        soft_cap=era.soft_cap_of(config),
+        soft_cap=release_differences.soft_cap_of(config),
     )
 
 

@@ -24,7 +24,7 @@ from vllm_adapter.engine.runtime.device_from_clib.storage import empty
 Tensor = torch.Tensor
 
 
-class Prepare:
+class KernelPreparation:
     """What the makers need of a library: prepared calls, and memory for outputs."""
 
     def __init__(self, library: Library, streams: CurrentStreams) -> None:
@@ -41,11 +41,11 @@ class Prepare:
 
 def make_kernel(library: Library, streams: CurrentStreams, op: str) -> Fn:
     """The implementation of an operator that the library has a function for."""
-    kernel: Fn = _MAKERS[op](Prepare(library, streams))
+    kernel: Fn = _MAKERS[op](KernelPreparation(library, streams))
     return kernel
 
 
-def _linear(prepare: Prepare) -> Fn:
+def _linear(prepare: KernelPreparation) -> Fn:
     new = prepare.new
     with_bias = prepare.call("linear", outputs="out", inputs="x weight bias")
     without = prepare.call("linear", outputs="out", inputs="x weight", absent="bias")
@@ -62,7 +62,7 @@ def _linear(prepare: Prepare) -> Fn:
     return linear
 
 
-def _rms_norm(prepare: Prepare) -> Fn:
+def _rms_norm(prepare: KernelPreparation) -> Fn:
     new = prepare.new
     call = prepare.call("rms_norm", outputs="out", inputs="x weight", fields="eps")
 
@@ -75,7 +75,7 @@ def _rms_norm(prepare: Prepare) -> Fn:
     return rms_norm
 
 
-def _fused_add_rms_norm(prepare: Prepare) -> Fn:
+def _fused_add_rms_norm(prepare: KernelPreparation) -> Fn:
     new = prepare.new
     call = prepare.call(
         "fused_add_rms_norm", outputs="out sum", inputs="x residual weight", fields="eps"
@@ -92,7 +92,7 @@ def _fused_add_rms_norm(prepare: Prepare) -> Fn:
     return fused_add_rms_norm
 
 
-def _layer_norm(prepare: Prepare) -> Fn:
+def _layer_norm(prepare: KernelPreparation) -> Fn:
     new = prepare.new
     with_bias = prepare.call("layer_norm", outputs="out", inputs="x weight bias", fields="eps")
     without = prepare.call(
@@ -111,7 +111,7 @@ def _layer_norm(prepare: Prepare) -> Fn:
     return layer_norm
 
 
-def _silu_and_mul(prepare: Prepare) -> Fn:
+def _silu_and_mul(prepare: KernelPreparation) -> Fn:
     new = prepare.new
     call = prepare.call("silu_and_mul", outputs="out", inputs="x")
 
@@ -124,7 +124,7 @@ def _silu_and_mul(prepare: Prepare) -> Fn:
     return silu_and_mul
 
 
-def _gelu(prepare: Prepare) -> Fn:
+def _gelu(prepare: KernelPreparation) -> Fn:
     new = prepare.new
     call = prepare.call("gelu", outputs="out", inputs="x", fields="tanh")
 
@@ -137,7 +137,7 @@ def _gelu(prepare: Prepare) -> Fn:
     return gelu
 
 
-def _gelu_and_mul(prepare: Prepare) -> Fn:
+def _gelu_and_mul(prepare: KernelPreparation) -> Fn:
     new = prepare.new
     call = prepare.call("gelu_and_mul", outputs="out", inputs="x", fields="tanh")
 
@@ -150,7 +150,7 @@ def _gelu_and_mul(prepare: Prepare) -> Fn:
     return gelu_and_mul
 
 
-def _embedding(prepare: Prepare) -> Fn:
+def _embedding(prepare: KernelPreparation) -> Fn:
     new = prepare.new
     call = prepare.call("embedding", outputs="out", inputs="weight ids")
 
@@ -163,7 +163,7 @@ def _embedding(prepare: Prepare) -> Fn:
     return embedding
 
 
-def _rotary_embedding(prepare: Prepare) -> Fn:
+def _rotary_embedding(prepare: KernelPreparation) -> Fn:
     call = prepare.call(
         "rotary_embedding", inputs="positions query key cos_sin_cache", fields="interleaved"
     )
@@ -180,7 +180,7 @@ def _rotary_embedding(prepare: Prepare) -> Fn:
     return rotary_embedding
 
 
-def _reshape_and_cache(prepare: Prepare) -> Fn:
+def _reshape_and_cache(prepare: KernelPreparation) -> Fn:
     call = prepare.call("reshape_and_cache", inputs="key value key_cache value_cache slot_mapping")
 
     def reshape_and_cache(
@@ -195,7 +195,7 @@ def _reshape_and_cache(prepare: Prepare) -> Fn:
     return reshape_and_cache
 
 
-def _paged_attention(prepare: Prepare) -> Fn:
+def _paged_attention(prepare: KernelPreparation) -> Fn:
     new = prepare.new
     call = prepare.call(
         "paged_attention",
@@ -233,7 +233,7 @@ def _paged_attention(prepare: Prepare) -> Fn:
     return paged_attention
 
 
-def _attention(prepare: Prepare) -> Fn:
+def _attention(prepare: KernelPreparation) -> Fn:
     new = prepare.new
     call = prepare.call(
         "attention",
@@ -263,7 +263,7 @@ def _attention(prepare: Prepare) -> Fn:
     return attention
 
 
-_MAKERS: Final[Mapping[str, Callable[[Prepare], Any]]] = {
+_MAKERS: Final[Mapping[str, Callable[[KernelPreparation], Any]]] = {
     "linear": _linear,
     "rms_norm": _rms_norm,
     "fused_add_rms_norm": _fused_add_rms_norm,

@@ -3,18 +3,22 @@
 What needs no torch is in `vllm_adapter.c_abi`: the ABI's mirror, loading, statuses.
 """
 
-from vllm_adapter.c_abi.library import DeviceInfo, Library
+from vllm_adapter.c_abi.library import Library, LibraryDevice
 from vllm_adapter.engine.runtime.c_library.dlpack import device_bytes
-from vllm_adapter.engine.runtime.c_library.runtime import ClibRuntime, DeviceMemory
-from vllm_adapter.engine.runtime.c_library.streams import ClibEvent, ClibStream, CurrentStreams
+from vllm_adapter.engine.runtime.c_library.runtime import CLibraryRuntime, DeviceMemory
+from vllm_adapter.engine.runtime.c_library.streams import (
+    CLibraryEvent,
+    CLibraryStream,
+    CurrentStreams,
+)
 
 __all__ = [
-    "ClibEvent",
-    "ClibRuntime",
-    "ClibStream",
+    "CLibraryEvent",
+    "CLibraryRuntime",
+    "CLibraryStream",
     "CurrentStreams",
-    "DeviceInfo",
     "DeviceMemory",
     "Library",
+    "LibraryDevice",
     "device_bytes",
 ]

@@ -123,7 +123,7 @@ class PreparedCall:
         self._absent, self._fields = absent.split(), fields.split()
         self._stream_word = _word(self._kind, "stream")
         self._words = [_word(self._kind, n) for n in (*self._outputs, *self._inputs)]
-        self._local = _PerThread()
+        self._local = _ThreadFrames()
 
     def __call__(self, key: Key, outputs: Tensors, inputs: Tensors) -> None:
         """Queues the work on the current stream of the tensors' device.
@@ -181,7 +181,7 @@ class PreparedCall:
         return _word(self._kind, tensor)
 
 
-class _PerThread(threading.local):
+class _ThreadFrames(threading.local):
     """Frames by key. A thread has its own: the lock of the interpreter is open during a call."""
 
     def __init__(self) -> None:

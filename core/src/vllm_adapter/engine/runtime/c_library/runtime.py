@@ -11,7 +11,7 @@ import numpy
 import torch
 
 from vllm_adapter.c_abi import abi
-from vllm_adapter.c_abi.library import DeviceInfo, Library
+from vllm_adapter.c_abi.library import Library, LibraryDevice
 from vllm_adapter.engine.runtime.base import (
     Allocation,
     MemoryCapacity,
@@ -22,8 +22,8 @@ from vllm_adapter.engine.runtime.base import (
 from vllm_adapter.engine.runtime.c_library.dlpack import device_bytes
 from vllm_adapter.engine.runtime.c_library.streams import (
     LOG,
-    ClibEvent,
-    ClibStream,
+    CLibraryEvent,
+    CLibraryStream,
     CurrentStreams,
 )
 from vllm_adapter.engine.runtime.host_buffer import check_readable, check_writable
@@ -45,7 +45,7 @@ class DeviceMemory:
     link_bytes: int
 
 
-class ClibRuntime(RuntimeAdapter):
+class CLibraryRuntime(RuntimeAdapter):
     """The devices of one C library, under the torch device type `torch_type`.
 
     Every method may be called from any thread. A device is opened by the first method that needs
@@ -75,7 +75,7 @@ class ClibRuntime(RuntimeAdapter):
         self.library.check_device(device_id)
         return torch.device(self.torch_type, device_id)
 
-    def device_info(self, device_id: int) -> DeviceInfo:
+    def device_info(self, device_id: int) -> LibraryDevice:
         """What the library says of a device."""
         return self.library.device_info(device_id)
 
@@ -196,12 +196,12 @@ class ClibRuntime(RuntimeAdapter):
         weakref.finalize(block, _free_pinned, self.library, address.value).atexit = False
         return memoryview(block).cast("B")
 
-    def create_stream(self, device_id: int) -> ClibStream:
+    def create_stream(self, device_id: int) -> CLibraryStream:
         return self.streams.new(device_id)
 
-    def create_event(self, device_id: int) -> ClibEvent:
+    def create_event(self, device_id: int) -> CLibraryEvent:
         """An event of a device, not recorded yet."""
-        return ClibEvent(self.library, device_id)
+        return CLibraryEvent(self.library, device_id)
 
     def fence(self, device_id: int, scope: str, *, stream: Stream | None = None) -> None:
         """What was queued on the stream is seen by all of `scope` before what comes after.
@@ -230,17 +230,17 @@ class ClibRuntime(RuntimeAdapter):
     def device_memory(self, device_id: int) -> DeviceMemory:
         """All figures that the library keeps of a device's memory."""
         self.library.open(device_id)
-        raw = abi.MemoryStats(size=ctypes.sizeof(abi.MemoryStats))
+        raw = abi.VaMemoryStats(size=ctypes.sizeof(abi.VaMemoryStats))
         self.library.call("memory_stats", device_id, ctypes.byref(raw))
         return DeviceMemory(
             raw.allocated_bytes, raw.peak_bytes, raw.live_allocations, raw.link_bytes
         )
 
-    def _queue(self, device_id: int, stream: Stream | None) -> ClibStream:
+    def _queue(self, device_id: int, stream: Stream | None) -> CLibraryStream:
         self.library.open(device_id)
         if stream is None:
             return self.streams.get(device_id)
-        if not isinstance(stream, ClibStream) or stream.library is not self.library:
+        if not isinstance(stream, CLibraryStream) or stream.library is not self.library:
             raise DeviceError(
                 f"{stream!r} is no stream of {self.library.path.name}",
                 hint="make it with create_stream of this runtime",

@@ -23,7 +23,7 @@ HELD: Final = 64
 """Host buffers and events that a stream keeps alive; with one more, the call waits for it."""
 
 
-class ClibStream:
+class CLibraryStream:
     """A queue of one device's work. Work of one stream runs in order.
 
     `handle` is its va_stream; 0 is the device's default stream, which is never destroyed. The
@@ -58,18 +58,18 @@ class ClibStream:
         finally:
             held.clear()
 
-    def wait_event(self, event: ClibEvent) -> None:
+    def wait_event(self, event: CLibraryEvent) -> None:
         """Lets what is queued from now on wait for the event's last record. Does not wait here."""
         self.library.call("stream_wait_event", self.device_id, self.handle, event.handle)
         self.hold(event)  # a library may forget a wait for an event that is destroyed
 
-    def wait_stream(self, other: ClibStream) -> None:
+    def wait_stream(self, other: CLibraryStream) -> None:
         """Lets what is queued from now on wait for all that `other` has now."""
         self.wait_event(other.record_event())
 
-    def record_event(self, event: ClibEvent | None = None) -> ClibEvent:
+    def record_event(self, event: CLibraryEvent | None = None) -> CLibraryEvent:
         """Marks this place of the stream in `event`, or in a new one, and gives it."""
-        event = ClibEvent(self.library, self.device_id) if event is None else event
+        event = CLibraryEvent(self.library, self.device_id) if event is None else event
         event.record(self)
         return event
 
@@ -86,7 +86,7 @@ class ClibStream:
         return f"<{type(self).__name__} {self.handle} of device {self.device_id}>"
 
 
-class ClibEvent:
+class CLibraryEvent:
     """A mark in a stream: asked, waited for, and timed against another one."""
 
     def __init__(self, library: Library, device_id: int) -> None:
@@ -98,7 +98,7 @@ class ClibEvent:
         self.handle = made.value
         _destroy_with(self, library, ("event_destroy",), device_id, self.handle)
 
-    def record(self, stream: ClibStream) -> None:
+    def record(self, stream: CLibraryStream) -> None:
         """Marks the stream's present end."""
         if stream.device_id != self.device_id:
             raise DeviceError(
@@ -118,7 +118,7 @@ class ClibEvent:
         """Waits until the last record has been reached."""
         self.library.call("event_synchronize", self.device_id, self.handle)
 
-    def elapsed_ms(self, end: ClibEvent) -> float:
+    def elapsed_ms(self, end: CLibraryEvent) -> float:
         """Milliseconds on the device between two records.
 
         Raises:
@@ -138,11 +138,11 @@ class ClibEvent:
         return found.value
 
 
-class _PerThread(threading.local):
+class _ThreadStreams(threading.local):
     """The streams that a thread has set, by device."""
 
     def __init__(self) -> None:
-        self.streams: dict[int, ClibStream] = {}
+        self.streams: dict[int, CLibraryStream] = {}
 
 
 class CurrentStreams:
@@ -150,10 +150,10 @@ class CurrentStreams:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._local = _PerThread()
-        self._defaults: dict[int, ClibStream] = {}
+        self._local = _ThreadStreams()
+        self._defaults: dict[int, CLibraryStream] = {}
 
-    def get(self, device_id: int) -> ClibStream:
+    def get(self, device_id: int) -> CLibraryStream:
         """The stream that work of this thread goes to."""
         found = self._local.streams.get(device_id)
         return self.default(device_id) if found is None else found
@@ -163,24 +163,26 @@ class CurrentStreams:
         found = self._local.streams.get(device_id)
         return 0 if found is None else found.handle
 
-    def new(self, device_id: int) -> ClibStream:
+    def new(self, device_id: int) -> CLibraryStream:
         """A stream of its own."""
-        return ClibStream(self._library, device_id)
+        return CLibraryStream(self._library, device_id)
 
-    def default(self, device_id: int) -> ClibStream:
+    def default(self, device_id: int) -> CLibraryStream:
         """The device's default stream, one object for all threads."""
         stream = self._defaults.get(device_id)
         if stream is None:
             self._library.open(device_id)
-            stream = self._defaults.setdefault(device_id, ClibStream(self._library, device_id, 0))
+            stream = self._defaults.setdefault(
+                device_id, CLibraryStream(self._library, device_id, 0)
+            )
         return stream
 
-    def set(self, stream: ClibStream) -> None:
+    def set(self, stream: CLibraryStream) -> None:
         """Makes a stream the current one of its device in this thread."""
         self._local.streams[stream.device_id] = stream
 
     @contextmanager
-    def using(self, stream: ClibStream) -> Iterator[ClibStream]:
+    def using(self, stream: CLibraryStream) -> Iterator[CLibraryStream]:
         """The stream is the current one inside a `with`."""
         before = self.get(stream.device_id)
         self.set(stream)

@@ -16,8 +16,8 @@ from vllm_adapter.engine.runtime.device_from_clib.native import (
     NUMBERS,
     Kernel,
     Native,
+    NativeKernels,
     Number,
-    Part,
     Table,
     broadcast,
     fit,
@@ -44,12 +44,12 @@ class Arithmetic:
     def __init__(self, native: Native) -> None:
         self._native = native
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[NativeKernels]:
         """The kernels of this file by operator, with the functions that they are made of."""
         return [
-            Part(("unary",), self._of_one()),
-            Part(("binary", "unary", "fill"), self._of_two()),
-            Part(
+            NativeKernels(("unary",), self._of_one()),
+            NativeKernels(("binary", "unary", "fill"), self._of_two()),
+            NativeKernels(
                 ("where", "unary", "fill"),
                 {
                     aten.where.self: self._where,
@@ -58,7 +58,7 @@ class Arithmetic:
                     aten.masked_fill_.Tensor: self._masked_fill,
                 },
             ),
-            Part(
+            NativeKernels(
                 ("where", "binary", "unary", "fill"),
                 {
                     aten.tril.out: partial(self._triangle, torch.le),

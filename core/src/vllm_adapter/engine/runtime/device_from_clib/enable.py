@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from vllm_adapter.c_abi.library import Library
 from vllm_adapter.contract.manifest import check_type_spelling
 from vllm_adapter.discovery.adapter import one_line
-from vllm_adapter.engine.kept import kept
+from vllm_adapter.engine.process_objects import process_object
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
 from vllm_adapter.engine.runtime.device_from_clib.module import device_module
 from vllm_adapter.engine.runtime.device_from_clib.patches import PATCHES
@@ -23,7 +23,7 @@ from vllm_adapter.settings import Settings
 _UNUSED: Final = "privateuseone"
 _LOCK: Final = threading.Lock()
 _enabled: Backend | None = None
-_FORMER: Final[dict[str, Backend]] = kept("device", dict)
+_FORMER: Final[dict[str, Backend]] = process_object("device", dict)
 """By name, the backend that torch has; of an earlier import of this package, if there was one."""
 
 

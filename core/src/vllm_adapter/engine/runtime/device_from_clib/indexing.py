@@ -19,8 +19,8 @@ from vllm_adapter.engine.runtime.device_from_clib.calls import (
 from vllm_adapter.engine.runtime.device_from_clib.native import (
     NUMBERS,
     Native,
+    NativeKernels,
     Number,
-    Part,
     Table,
     fit,
 )
@@ -35,7 +35,7 @@ class Indexing:
     def __init__(self, native: Native) -> None:
         self._native = native
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[NativeKernels]:
         """The kernels of this file by operator, with the functions that they are made of."""
         by_number: Table = {
             aten.index_select.default: self._index_select,
@@ -51,10 +51,10 @@ class Indexing:
         }
         return [
             # Several indices become one by arithmetic on them.
-            Part(("index", "binary", "unary", "fill"), by_number),
-            Part(("gather",), {aten.gather.out: self._gather}),
-            Part(("unary",), {aten.cat.out: self._cat}),
-            Part(("fill",), filling),
+            NativeKernels(("index", "binary", "unary", "fill"), by_number),
+            NativeKernels(("gather",), {aten.gather.out: self._gather}),
+            NativeKernels(("unary",), {aten.cat.out: self._cat}),
+            NativeKernels(("fill",), filling),
         ]
 
     # -- rows by number --------------------------------------------------------------------------

@@ -8,7 +8,13 @@ import torch
 
 from vllm_adapter.engine.runtime.device_from_clib.arithmetic import Arithmetic
 from vllm_adapter.engine.runtime.device_from_clib.calls import CODES, Operand, operand
-from vllm_adapter.engine.runtime.device_from_clib.native import Native, Number, Part, Table, fit
+from vllm_adapter.engine.runtime.device_from_clib.native import (
+    Native,
+    NativeKernels,
+    Number,
+    Table,
+    fit,
+)
 
 aten: Final = torch.ops.aten
 
@@ -20,11 +26,14 @@ class Matrices:
         self._native = native
         self._elementwise = elementwise
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[NativeKernels]:
         """The kernels of this file by operator, with the functions that they are made of."""
         products: Table = {aten.mm.out: self._product, aten.bmm.out: self._product}
         sums: Table = {aten.addmm.out: self._sum, aten.baddbmm.out: self._sum}
-        return [Part(("matmul",), products), Part(("matmul", "binary", "unary"), sums)]
+        return [
+            NativeKernels(("matmul",), products),
+            NativeKernels(("matmul", "binary", "unary"), sums),
+        ]
 
     def _product(self, x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> Any:
         if not (x.dtype == y.dtype == out.dtype and x.dtype in CODES):

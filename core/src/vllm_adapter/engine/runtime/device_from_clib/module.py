@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vllm_adapter.c_abi import abi
-from vllm_adapter.engine.runtime.c_library.streams import LOG, ClibStream
+from vllm_adapter.engine.runtime.c_library.streams import LOG, CLibraryStream
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
 from vllm_adapter.engine.runtime.device_from_clib.streams import DeviceStreams
 from vllm_adapter.errors import ForkedDevice
@@ -91,20 +91,20 @@ class DeviceModule:
 
     # -- streams ---------------------------------------------------------------------------------
 
-    def current_stream(self, device: Any = None) -> ClibStream:
+    def current_stream(self, device: Any = None) -> CLibraryStream:
         """The stream that work of this thread goes to."""
         return self._streams.get(self._streams.index(device))
 
-    def default_stream(self, device: Any = None) -> ClibStream:
+    def default_stream(self, device: Any = None) -> CLibraryStream:
         """The stream that is there from the start."""
         return self._streams.default(self._streams.index(device))
 
-    def set_stream(self, stream: ClibStream | None) -> None:
+    def set_stream(self, stream: CLibraryStream | None) -> None:
         """Makes a stream the current one of its device in this thread; None changes nothing."""
         if stream is not None:
             self._streams.set(stream)
 
-    def stream(self, stream: ClibStream | None) -> StreamContext:
+    def stream(self, stream: CLibraryStream | None) -> StreamContext:
         """A context in which a stream is the current one; None changes nothing."""
         return StreamContext(stream)
 
@@ -224,9 +224,9 @@ class DeviceModule:
         """Begins counting anew."""
         self._backend.coverage.reset()
 
-    def _figures(self, index: int) -> abi.MemoryStats:
+    def _figures(self, index: int) -> abi.VaMemoryStats:
         self._library.open(index)
-        raw = abi.MemoryStats(size=ctypes.sizeof(abi.MemoryStats))
+        raw = abi.VaMemoryStats(size=ctypes.sizeof(abi.VaMemoryStats))
         self._library.call("memory_stats", index, ctypes.byref(raw))
         return raw
 

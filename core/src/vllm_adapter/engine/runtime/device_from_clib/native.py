@@ -26,7 +26,7 @@ Table = Mapping[torch._ops.OpOverload, Kernel]
 Number = bool | int | float
 
 
-class Part(NamedTuple):
+class NativeKernels(NamedTuple):
     """Kernels by operator, and the library's functions that they are made of.
 
     Each operator may need any of the functions: `unary` casts what has another dtype.

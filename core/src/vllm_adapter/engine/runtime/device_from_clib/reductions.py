@@ -10,7 +10,13 @@ import torch
 
 from vllm_adapter.c_abi import abi
 from vllm_adapter.engine.runtime.device_from_clib.calls import Operand, merged_stride, operand
-from vllm_adapter.engine.runtime.device_from_clib.native import Kernel, Native, Number, Part, fit
+from vllm_adapter.engine.runtime.device_from_clib.native import (
+    Kernel,
+    Native,
+    NativeKernels,
+    Number,
+    fit,
+)
 from vllm_adapter.engine.runtime.device_from_clib.storage import contiguous_strides
 
 aten: Final = torch.ops.aten
@@ -25,7 +31,7 @@ class Reductions:
     def __init__(self, native: Native) -> None:
         self._native = native
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[NativeKernels]:
         """The kernels of this file by operator, with the functions that they are made of."""
         reduce, all_of = self._reduce, self._all_of
         table: dict[Any, Kernel] = {
@@ -47,8 +53,8 @@ class Reductions:
             for overload in ("out", "dims_out", "all_out"):
                 table[getattr(packet, overload)] = partial(reduce, name)
         return [
-            Part(("reduce", "unary"), table),
-            Part(
+            NativeKernels(("reduce", "unary"), table),
+            NativeKernels(
                 ("reduce", "binary", "unary", "fill"),
                 {aten.isin.Tensor_Tensor_out: self._isin, aten.equal.default: self._equal},
             ),
@@ -75,8 +81,8 @@ class Reductions:
         if kind in _SUMS and x.dtype != out.dtype:
             x = self._native.copies.cast(x, out.dtype)
         kept = [d for d in range(x.dim()) if d not in over]
-        left = (n if d in kept else 1 for d, n in enumerate(x.shape))
-        fit(out, tuple(left) if keepdim else tuple(x.shape[d] for d in kept))
+        remaining = (n if d in kept else 1 for d, n in enumerate(x.shape))
+        fit(out, tuple(remaining) if keepdim else tuple(x.shape[d] for d in kept))
         if kind not in _EMPTY and not prod(x.shape[d] for d in over):
             return NotImplemented
         given = self._native.given(x, x.dtype, x.shape, out.get_device())

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from vllm_adapter.engine.kept import kept, stand_in
+from vllm_adapter.engine.process_objects import process_object, stand_in
 from vllm_adapter.engine.runtime.device_from_clib import views
 from vllm_adapter.engine.runtime.device_from_clib.arithmetic import Arithmetic
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
@@ -15,7 +15,7 @@ from vllm_adapter.engine.runtime.device_from_clib.copies import Copies
 from vllm_adapter.engine.runtime.device_from_clib.fallback import HostFallback
 from vllm_adapter.engine.runtime.device_from_clib.indexing import Indexing
 from vllm_adapter.engine.runtime.device_from_clib.matrices import Matrices
-from vllm_adapter.engine.runtime.device_from_clib.native import Kernel, Native, Part
+from vllm_adapter.engine.runtime.device_from_clib.native import Kernel, Native, NativeKernels
 from vllm_adapter.engine.runtime.device_from_clib.reductions import Reductions
 from vllm_adapter.engine.runtime.device_from_clib.storage import contiguous_strides
 from vllm_adapter.errors import DeviceError
@@ -35,7 +35,7 @@ def register(backend: Backend) -> None:
     copies = Copies(backend, fallback)
     fallback.copies = copies
     # Kept, for dropping a torch.library.Library takes its kernels back.
-    own, others = kept("device libraries", _libraries)
+    own, others = process_object("device libraries", _libraries)
 
     def implement(op: torch._ops.OpOverload, kernel: Kernel, key: str = KEY) -> None:
         registered = stand_in((op, key), kernel)
@@ -86,7 +86,7 @@ def kernels_by_function(backend: Backend) -> dict[str, set[torch._ops.OpOverload
     return found
 
 
-def _natives(native: Native) -> list[Part]:
+def _natives(native: Native) -> list[NativeKernels]:
     elementwise = Arithmetic(native)
     files = (elementwise, Reductions(native), Indexing(native), Matrices(native, elementwise))
     return [part for file in files for part in file.parts()]

@@ -14,7 +14,11 @@ from typing import Any, Final, Self
 import torch
 
 from vllm_adapter.c_abi.library import Library
-from vllm_adapter.engine.runtime.c_library.streams import ClibEvent, ClibStream, CurrentStreams
+from vllm_adapter.engine.runtime.c_library.streams import (
+    CLibraryEvent,
+    CLibraryStream,
+    CurrentStreams,
+)
 from vllm_adapter.errors import DeviceError, VllmAdapterError
 
 MOMENT: Final = 0.002
@@ -25,7 +29,7 @@ _TorchStream: Final[Any] = torch.Stream
 _TorchEvent: Final[Any] = torch.Event
 
 
-class DeviceStream(ClibStream, _TorchStream):  # type: ignore[misc] # see above
+class DeviceStream(CLibraryStream, _TorchStream):  # type: ignore[misc] # see above
     """A queue of one device's work; inside a `with` it is the thread's current one there.
 
     `torch.<name>.Stream` is this class with a library. `priority` is taken and ignored: the C ABI
@@ -36,12 +40,12 @@ class DeviceStream(ClibStream, _TorchStream):  # type: ignore[misc] # see above
 
     def __new__(cls, device: Any = None, priority: int = 0, *, handle: int | None = None) -> Self:
         index, library = cls.streams.index(device), cls.streams.library
-        own = ClibStream(library, index, handle)
+        own = CLibraryStream(library, index, handle)
         made: Self = _TorchStream.__new__(
             cls, stream_id=own.handle, device_index=index, device_type=_TYPE
         )
         made._own = own  # its end is the end of the library's stream
-        ClibStream.__init__(made, library, index, own.handle)
+        CLibraryStream.__init__(made, library, index, own.handle)
         cls.streams.live.add(made)
         return made
 
@@ -62,7 +66,7 @@ class DeviceStream(ClibStream, _TorchStream):  # type: ignore[misc] # see above
             time.sleep(MOMENT / 20)
         return True
 
-    def record_event(self, event: ClibEvent | None = None) -> ClibEvent:
+    def record_event(self, event: CLibraryEvent | None = None) -> CLibraryEvent:
         """Marks this place of the stream in `event`, or in a new one, and gives it."""
         return super().record_event(self.streams.Event(self.device) if event is None else event)
 
@@ -89,7 +93,7 @@ class DeviceStream(ClibStream, _TorchStream):  # type: ignore[misc] # see above
         return hash((self.device_id, self.handle))
 
 
-class DeviceEvent(ClibEvent, _TorchEvent):  # type: ignore[misc] # see above
+class DeviceEvent(CLibraryEvent, _TorchEvent):  # type: ignore[misc] # see above
     """A mark in a stream. `torch.<name>.Event` is this class with a library.
 
     The library's event is made at the first record, on the stream's device, as torch's are. The
@@ -107,14 +111,14 @@ class DeviceEvent(ClibEvent, _TorchEvent):  # type: ignore[misc] # see above
         if device is not None and not isinstance(device, bool):
             self._make(self.streams.index(device))
 
-    def record(self, stream: ClibStream | None = None) -> None:
+    def record(self, stream: CLibraryStream | None = None) -> None:
         """Marks the present end of a stream; of the current one where none is given."""
         chosen = self.streams.get(self.streams.current) if stream is None else stream
         if not self._ready:
             self._make(chosen.device_id)
         super().record(chosen)
 
-    def wait(self, stream: ClibStream | None = None) -> None:
+    def wait(self, stream: CLibraryStream | None = None) -> None:
         """Lets what is queued on a stream from now on wait for the last record."""
         if self._ready:
             chosen = self.streams.get(self.device_id) if stream is None else stream
@@ -137,7 +141,7 @@ class DeviceEvent(ClibEvent, _TorchEvent):  # type: ignore[misc] # see above
         return self.elapsed_ms(end)
 
     def _make(self, index: int) -> None:
-        ClibEvent.__init__(self, self.streams.library, index)
+        CLibraryEvent.__init__(self, self.streams.library, index)
         self._ready = True
 
 
@@ -180,11 +184,11 @@ class DeviceStreams(CurrentStreams):
         self.library.check_device(found)
         return found
 
-    def new(self, device_id: int) -> ClibStream:
-        made: ClibStream = self.Stream(device_id)
+    def new(self, device_id: int) -> CLibraryStream:
+        made: CLibraryStream = self.Stream(device_id)
         return made
 
-    def default(self, device_id: int) -> ClibStream:
+    def default(self, device_id: int) -> CLibraryStream:
         stream = self._defaults.get(device_id)
         if stream is None:
             self.library.open(device_id)

@@ -19,7 +19,7 @@ def apply(backend: Backend, module: ModuleType) -> None:
     """Replaces torch.Generator by a class that makes, and takes for its own, torch's."""
     original = torch.Generator
 
-    class Meta(type):
+    class GeneratorMeta(type):
         def __call__(cls, device: Any = "cpu") -> torch.Generator:
             kind = torch.device(device).type
             return original("cpu" if kind == backend.name else device)
@@ -30,4 +30,4 @@ def apply(backend: Backend, module: ModuleType) -> None:
         def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, original)
 
-    setattr(torch, "Generator", Meta("Generator", (), {"__doc__": original.__doc__}))  # noqa: B010 # a class of torch
+    setattr(torch, "Generator", GeneratorMeta("Generator", (), {"__doc__": original.__doc__}))  # noqa: B010 # a class of torch

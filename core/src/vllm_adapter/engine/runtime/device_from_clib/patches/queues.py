@@ -24,7 +24,7 @@ def apply(backend: Backend, module: ModuleType) -> None:
 
 
 def _standing_for(original: Any, ours: Any, backend: Backend) -> Any:
-    class Meta(type(original)):  # type: ignore[misc] # torch's classes may have one
+    class StreamMeta(type(original)):  # type: ignore[misc] # torch's classes may have one
         def __call__(cls, *args: Any, **options: Any) -> Any:
             if cls is not standing:
                 return super().__call__(*args, **options)
@@ -45,5 +45,5 @@ def _standing_for(original: Any, ours: Any, backend: Backend) -> Any:
                 return bool(super().__subclasscheck__(subclass))
             return issubclass(subclass, original)
 
-    standing = Meta(original.__name__, (original,), {"__doc__": original.__doc__})
+    standing = StreamMeta(original.__name__, (original,), {"__doc__": original.__doc__})
     return standing

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from vllm_adapter.engine.kept import stand_in
+from vllm_adapter.engine.process_objects import stand_in
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
 from vllm_adapter.engine.runtime.device_from_clib.patches import storage
 

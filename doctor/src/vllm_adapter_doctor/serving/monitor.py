@@ -1,6 +1,6 @@
 """Watches the devices of a running server, and says what begins and what ends, once each.
 
-`Watch` is the judgement alone, fed with readings; `Watcher` is the thread that takes them. A
+`HealthMonitor` judges readings alone; `Watcher` is the thread that takes them. A
 reading is a child process with a time limit, so that a tool that hangs holds up neither.
 """
 
@@ -15,8 +15,14 @@ from vllm_adapter.hostfacts.facts import Accelerator
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.findings.finding import Finding
 from vllm_adapter_doctor.findings.rules.health import figures
-from vllm_adapter_doctor.live.health import TIMEOUT_S, Reading
-from vllm_adapter_doctor.serving.health import Used, findings, is_gone, said_of, sentence
+from vllm_adapter_doctor.live.health import TIMEOUT_S, HealthReading
+from vllm_adapter_doctor.serving.health import (
+    DevicesInUse,
+    findings,
+    is_lost,
+    later_reading_of,
+    sentence,
+)
 
 INTERVAL_S: Final = 30.0
 CLEAN_READINGS: Final = 2
@@ -47,10 +53,10 @@ class _State:
 
 
 @dataclass
-class Watch:
+class HealthMonitor:
     """The judgement over time. `own` gives the ids of processes that are the server's."""
 
-    used: Used
+    used: DevicesInUse
     own: Callable[[], set[int]]
     unread: bool = False
     _states: dict[str, _State] = field(default_factory=dict)
@@ -60,7 +66,7 @@ class Watch:
         """Whether one reading said that a device is lost, and a second one shall say so."""
         return any(0 < one.lost < LOST_READINGS for one in self._states.values())
 
-    def observe(self, reading: Reading) -> tuple[list[str], str | None]:
+    def observe(self, reading: HealthReading) -> tuple[list[str], str | None]:
         """(sentences that are new, the sentence that ends the server or None)."""
         if reading.fault is not None:
             said = (
@@ -82,19 +88,19 @@ class Watch:
             state = self._states.setdefault(device.id, _State())
             if state.gone:
                 continue
-            told = said_of(device, reading.accelerators)
-            lost = self._absent(device, state) if told is None else None
-            if told is not None:
+            reported = later_reading_of(device, reading.accelerators)
+            lost = self._absent(device, state) if reported is None else None
+            if reported is not None:
                 state.seen, state.missed = True, 0
-                found = findings(told, own=own)
-                lost = next((sentence(one) for one in found if is_gone(one, told)), None)
+                found = findings(reported, own=own)
+                lost = next((sentence(one) for one in found if is_lost(one, reported)), None)
                 state.lost = state.lost + 1 if lost else 0
                 if state.lost < LOST_READINGS:
                     lost = None
                 if not known:
                     found = [one for one in found if one.code != "VA1703"]
                 new += _changes(
-                    device, told, state, [one for one in found if not is_gone(one, told)]
+                    device, reported, state, [one for one in found if not is_lost(one, reported)]
                 )
             if lost is not None:
                 state.gone = True
@@ -114,7 +120,9 @@ class Watch:
         return f"{device.id}{where} is no longer among the devices that its tool lists [VA1701]"
 
 
-def _changes(device: Device, told: Accelerator, state: _State, found: list[Finding]) -> list[str]:
+def _changes(
+    device: Device, reported: Accelerator, state: _State, found: list[Finding]
+) -> list[str]:
     """What begins and what has ended."""
     new = []
     for one in found:
@@ -126,7 +134,7 @@ def _changes(device: Device, told: Accelerator, state: _State, found: list[Findi
         state.clean[code] += 1
         if state.clean[code] >= CLEAN_READINGS:
             del state.clean[code]
-            now = figures(told.health)
+            now = figures(reported.health)
             where = f" ({device.bdf})" if device.bdf else ""
             new.append(f"{device.id}{where} {_ENDED[code]}{f': {now}' if now else ''} [{code}]")
     return new
@@ -140,8 +148,8 @@ class Watcher(threading.Thread):
 
     def __init__(
         self,
-        watch: Watch,
-        read: Callable[[], Reading],
+        watch: HealthMonitor,
+        read: Callable[[], HealthReading],
         *,
         say: Callable[[str], None],
         lost: Callable[[str], None],

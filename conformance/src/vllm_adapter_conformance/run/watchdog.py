@@ -10,18 +10,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from vllm_adapter_conformance.judge.journal import Event, Journal, Reader
+from vllm_adapter_conformance.judge.journal import Event, Journal, JournalReader
 
 POLL_S: Final = 0.2
 STACKS_S: Final = 0.5
 """Time for the worker's fault handler to write its stacks."""
 
 
-class Watch:
+class WorkerWatchdog:
     """A thread of the parent: nothing that a kernel does in the worker can hold it up."""
 
     def __init__(self, path: Path, journal: Journal) -> None:
-        self._reader, self._journal = Reader(path), journal
+        self._reader, self._journal = JournalReader(path), journal
         self._running: Event | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="case limits", daemon=True)

@@ -18,7 +18,7 @@ _GLOBAL: Final = {
 
 
 @dataclass(eq=False)
-class Watch:
+class BindingSnapshot:
     """Names and what they were bound to."""
 
     _noted: dict[str, tuple[Mapping[str, Any], str, Any, str]] = field(default_factory=dict)

@@ -18,10 +18,10 @@ from vllm_adapter.settings import Settings
 from vllm_adapter_doctor.devices.box_device import Device, Inventory
 from vllm_adapter_doctor.devices.inventory import inventory
 from vllm_adapter_doctor.devices.manager import DeviceManager
-from vllm_adapter_doctor.devices.verdict import Outcome, Verdict
-from vllm_adapter_doctor.findings.box import Box
+from vllm_adapter_doctor.devices.verdict import DeviceVerdict, Outcome
 from vllm_adapter_doctor.findings.diagnose import diagnose
 from vllm_adapter_doctor.findings.finding import Finding, Severity
+from vllm_adapter_doctor.findings.host import ExaminedHost
 
 _OF_DEVICES: Final = frozenset({"driver", "build", "MIG", "health"})
 _SUBJECTS: Final = {"VA11": "driver", "VA12": "build", "VA14": "container", "VA17": "health"}
@@ -34,21 +34,23 @@ def device_manager(
     live: bool = False,
 ) -> DeviceManager:
     """The manager of a box's devices, with what the doctor says of them."""
-    said = stops(diagnose(Box(facts, live=live)), inventory(facts))
+    said = stops(diagnose(ExaminedHost(facts, live=live)), inventory(facts))
     return DeviceManager(facts, settings, records, live, said=said)
 
 
-def stops(findings: Iterable[Finding], box: Inventory) -> Mapping[str, Sequence[Verdict]]:
+def stops(findings: Iterable[Finding], box: Inventory) -> Mapping[str, Sequence[DeviceVerdict]]:
     """By the ids of the devices: what the doctor's errors on them are as verdicts."""
-    found: dict[str, list[Verdict]] = {}
+    found: dict[str, list[DeviceVerdict]] = {}
     for one in findings:
         if one.severity is Severity.ERROR:
-            for device in _reach(one, box.devices):
+            for device in _affected_devices(one, box.devices):
                 found.setdefault(device.id, []).append(_verdict(one))
     return found
 
 
-def unsaid(manager: DeviceManager, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def stops_without_finding(
+    manager: DeviceManager, findings: Iterable[Finding]
+) -> tuple[Finding, ...]:
     """What stops a device and no rule of the doctor has said: descriptors, MIG without instances.
 
     A device that is used only by name, as a display's, is nobody's fault.
@@ -61,7 +63,7 @@ def unsaid(manager: DeviceManager, findings: Iterable[Finding]) -> tuple[Finding
         for verdict in one.refusals:
             if verdict.subject in _OF_DEVICES and verdict.code not in {"", *known}:
                 device = one.device
-                source = device.told.source if device.told else "host facts"
+                source = device.reported.source if device.reported else "host facts"
                 evidence = verdict.evidence or (Evidence(f"{device.id}: {device.title}", source),)
                 found.setdefault(
                     (verdict.code, verdict.reason),
@@ -76,14 +78,14 @@ def unsaid(manager: DeviceManager, findings: Iterable[Finding]) -> tuple[Finding
     return tuple(found.values())
 
 
-def _verdict(one: Finding) -> Verdict:
+def _verdict(one: Finding) -> DeviceVerdict:
     subject = _SUBJECTS.get(one.code[:4], "report")
-    return Verdict(
+    return DeviceVerdict(
         Outcome.REFUSE, subject, one.code, one.cause, next_step=one.action, evidence=one.evidence
     )
 
 
-def _reach(one: Finding, devices: Sequence[Device]) -> Sequence[Device]:
+def _affected_devices(one: Finding, devices: Sequence[Device]) -> Sequence[Device]:
     """The devices that a finding stops."""
     own = [device for device in devices if not device.integrated]
     for word in CODES[one.code].stops:
@@ -108,7 +110,7 @@ def _is_named(device: Device, one: Finding) -> bool:
     said = _words(one).lower()
     if device.bdf and device.bdf.rpartition(".")[0].lower() in said:
         return True
-    number = device.told.index if device.told else device.index
+    number = device.reported.index if device.reported else device.index
     return f"{device.vendor} device {number}," in f"{one.cause},".replace(":", ",")
 
 

@@ -15,22 +15,22 @@ from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.device_names import described
 from vllm_adapter_doctor.devices.inventory import inventory
 from vllm_adapter_doctor.findings.finding import Evidence
-from vllm_adapter_doctor.findings.searched import Searched, compiled
+from vllm_adapter_doctor.findings.searched import ReportSearch, compiled
 
 MAX_EVIDENCE: Final = 5
 
 
 @dataclass
-class Box:
+class ExaminedHost:
     """One machine under examination: its facts, and whether they are of this machine now."""
 
     facts: HostFacts
     live: bool = False
 
     @cached_property
-    def searched(self) -> Searched:
+    def searched(self) -> ReportSearch:
         """The report, made ready for many searches."""
-        return Searched(self.facts.report)
+        return ReportSearch(self.facts.report)
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
@@ -48,33 +48,33 @@ class Box:
         torch = self.facts.torch
         if torch is None:
             return frozenset()
-        told = {
+        reported = {
             "cuda": torch.cuda,
             "rocm": torch.hip,
             "xpu": torch.xpu,
             "cpu": (torch.local or "").startswith("cpu"),
         }
-        return frozenset(name for name, there in told.items() if there)
+        return frozenset(name for name, there in reported.items() if there)
 
-    def may_be_for(self, vendor: str) -> bool:
+    def may_be_vendor(self, vendor: str) -> bool:
         """Not known to be for another vendor: only what is known makes it false."""
         if self.vendors:
             return vendor in self.vendors
         return self.other_runtime in (None, vendor)
 
-    def runs_in(self, name: str) -> bool:
+    def runs_under(self, name: str) -> bool:
         """Whether the system is known to run there: "wsl", "container", "android", ..."""
         return bool({name, *_KINDS.get(name, ())} & set(self.facts.os.environment))
 
     @property
     def wsl(self) -> bool:
         """Whether this Linux runs in Windows."""
-        return self.runs_in("wsl")
+        return self.runs_under("wsl")
 
     @property
     def container(self) -> bool:
         """Whether this is known to be inside a container."""
-        return self.runs_in("container")
+        return self.runs_under("container")
 
     @cached_property
     def other_runtime(self) -> str | None:
@@ -117,17 +117,17 @@ class Box:
             if found:
                 yield line, found
 
-    def told(
+    def program_lines(
         self, pattern: str, words: Iterable[str] = ()
     ) -> Iterator[tuple[Line, re.Match[str]]]:
         """As `lines`, of what somebody's program said: no source code, no advice, no level DEBUG.
 
         With `words` (in small letters), only lines with one of them are looked at.
         """
-        for lines, found in self.searched.told(pattern, tuple(words)):
+        for lines, found in self.searched.program_lines(pattern, tuple(words)):
             yield lines[0], found
 
-    def says(self, pattern: str) -> bool:
+    def has_line(self, pattern: str) -> bool:
         """Whether the report has such a line."""
         return next(self.lines(pattern), None) is not None
 

@@ -12,7 +12,7 @@ _ASKED: Final = frozenset(
 """What our attention answers for; whatever else a selector wants is a feature it has not."""
 
 
-def unknown_wishes(wanted: Any) -> list[str]:
+def unsupported_features(wanted: Any) -> list[str]:
     """Names of the features that an AttentionSelectorConfig asks for beyond those we know.
 
     It grows nearly every release, so that a feature of a later one counts too.

@@ -12,15 +12,21 @@ from typing import Any, Final
 
 from vllm_adapter.errors import InputError
 from vllm_adapter_doctor.devices.driver_rules import negotiate
-from vllm_adapter_doctor.devices.manager import Candidate, DeviceManager
-from vllm_adapter_doctor.devices.verdict import BITS, Outcome, Verdict, bytes_after, consequence
+from vllm_adapter_doctor.devices.manager import DeviceCandidate, DeviceManager
+from vllm_adapter_doctor.devices.verdict import (
+    BITS,
+    DeviceVerdict,
+    Outcome,
+    bytes_after,
+    consequence,
+)
 
 _TERMS: Final = frozenset({"driver", "ptx", "build"})
 """Subjects of what a driver and a build allow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class DeviceDecisions:
     """Decisions for one device, without those that say nothing; `cost` is a downgrade's, in words.
 
     `decisions` pairs each decision with its cost; `arch` names the descriptor.
@@ -28,7 +34,7 @@ class Terms:
 
     device: str
     arch: str
-    decisions: tuple[tuple[Verdict, str], ...]
+    decisions: tuple[tuple[DeviceVerdict, str], ...]
     advice: tuple[str, ...]
 
     def to_json(self, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -55,14 +61,14 @@ class Terms:
         }
 
 
-def terms(
+def decisions_of_devices(
     manager: DeviceManager,
-    chosen: Sequence[Candidate],
+    chosen: Sequence[DeviceCandidate],
     wanted: Iterable[str] = (),
     *,
     weight_bytes: int = 0,
     kv_bytes: int = 0,
-) -> tuple[Terms, ...]:
+) -> tuple[DeviceDecisions, ...]:
     """The terms of each chosen device, in order.
 
     Raises:
@@ -74,14 +80,14 @@ def terms(
             raise InputError(
                 f"there is no dtype {dtype!r}", hint=f"the dtypes are: {', '.join(BITS)}"
             )
-    found: dict[str, Terms] = {}
+    found: dict[str, DeviceDecisions] = {}
     asked = {one.device.id: one for one in chosen}
     for one in manager.recognised():
         if one.capability is None or one.device.id not in asked:
             continue
         said = [*asked[one.device.id].verdicts, *negotiate(one.capability, manager.facts, wanted)]
         known = {each.message: each for each in said if each.subject in _TERMS or each.to}
-        found[one.device.id] = Terms(
+        found[one.device.id] = DeviceDecisions(
             one.device.id,
             one.capability.identity.arch,
             tuple(
@@ -94,7 +100,7 @@ def terms(
     return tuple(found[c.device.id] for c in chosen if c.device.id in found)
 
 
-def _after(decision: Verdict, sizes: Mapping[str, int]) -> dict[str, int] | None:
+def _after(decision: DeviceVerdict, sizes: Mapping[str, int]) -> dict[str, int] | None:
     feature, to = decision.feature, decision.to
     if feature is None or to is None:
         return None

@@ -18,7 +18,7 @@ _PLACE: Final = "_vllm_adapter_kept"
 T = TypeVar("T")
 
 
-def kept(name: str, make: Callable[[], T]) -> T:
+def process_object(name: str, make: Callable[[], T]) -> T:
     """The process's own object of that name, made once."""
     held: dict[str, Any] = torch.__dict__.setdefault(_PLACE, {})
     if name not in held:
@@ -29,7 +29,7 @@ def kept(name: str, make: Callable[[], T]) -> T:
 
 def stand_in(place: tuple[object, ...], run: Fn) -> Fn | None:
     """Puts `run` in a place; gives what to register with torch there, once: then None."""
-    places: dict[tuple[object, ...], list[Fn]] = kept("places", dict)
+    places: dict[tuple[object, ...], list[Fn]] = process_object("places", dict)
     if place in places:
         places[place][0] = run
         return None

@@ -75,7 +75,7 @@ def check_decoder(model: Any, base: Any, replaced: Sequence[Replacement], layer:
     carried: Any = DynamicCache(config=base.config)
     for columns in (1, 2):
         given = {name: carried, "use_cache": True}
-        calls, output = _witnessed(subject, base, replaced, layer, columns, given)
+        calls, output = _recorded_calls(subject, base, replaced, layer, columns, given)
         _check_steps(calls)
         carried = calls[0]["va_step"].owner
         if any(call.get(inner) is not carried for call in calls):
@@ -91,11 +91,11 @@ def check_encoder(base: Any, replaced: Sequence[Replacement], layer: type) -> No
     Raises:
         UnsupportedModel: the model leaves it out; names the releases that do not.
     """
-    calls, _ = _witnessed(base, base, replaced, layer, 1, {})
+    calls, _ = _recorded_calls(base, base, replaced, layer, 1, {})
     _check_steps(calls)
 
 
-class _Witness(torch.nn.Module):
+class _CallRecorder(torch.nn.Module):
     """Stands in the place of a module of ours: notes its call, and gives its input back."""
 
     def __init__(self, calls: list[dict[str, Any]]) -> None:
@@ -108,7 +108,7 @@ class _Witness(torch.nn.Module):
         return args[0] if args else kwargs.get("inputs_embeds", kwargs.get("hidden_states"))
 
 
-def _witnessed(
+def _recorded_calls(
     subject: Any,
     base: Any,
     replaced: Sequence[Replacement],
@@ -146,7 +146,7 @@ def _in_place(
     training, base.training = base.training, False  # an adapted model in training is refused
     try:
         for parent, name, module in replaced:
-            parent._modules[name] = _Witness(calls if isinstance(module, layer) else [])
+            parent._modules[name] = _CallRecorder(calls if isinstance(module, layer) else [])
         yield
     finally:
         for parent, name, module in replaced:
@@ -163,11 +163,11 @@ def _not_taken(what: str) -> UnsupportedModel:
     return UnsupportedModel(
         f"transformers {transformers.__version__} does not take the cache and the step of an "
         f"adapted model: {what}",
-        hint=f"pip install '{tried()}', which were tried",
+        hint=f"pip install '{tested_releases()}', which were tried",
     )
 
 
-def tried() -> str:
+def tested_releases() -> str:
     """The releases of transformers that were tried, as a requirement: what core declares."""
     from importlib_metadata import requires
 
