@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 if TYPE_CHECKING:
     from vllm_adapter.engine.ops.step import Step
 
+VECTOR_BYTES: Final = 16
 Lengths = tuple[tuple[int, ...], tuple[int, ...]]
 """New tokens and context of each sequence, on the host."""
 
@@ -195,13 +196,14 @@ def _softmax_of_scores(
 ) -> torch.Tensor:
     """query[B, H, Q, D], keys and values[B, KH, C, D], mask broadcast to [B, 1, Q, C]."""
     if not soft_cap:
+        # Fused kernels take the largest score before the scale: a negative one would overflow.
         return F.scaled_dot_product_attention(
-            query,
-            keys,
-            values,
+            _aligned(-query if scale < 0 else query),
+            _aligned(keys),
+            _aligned(values),
             attn_mask=mask,
             is_causal=is_causal,
-            scale=scale,
+            scale=abs(scale),
             enable_gqa=query.shape[1] != keys.shape[1],
         )
     # torch's own attention cannot bound the scores.
@@ -212,3 +214,12 @@ def _softmax_of_scores(
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     return (scores.softmax(-1) @ values).to(query.dtype)
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, copied if its data do not begin at a multiple of 16 bytes.
+
+    torch's fused attention reads so many at once, and does not ask where a view begins.
+    """
+    misplaced = tensor.storage_offset() * tensor.element_size() % VECTOR_BYTES
+    return tensor.clone() if misplaced else tensor
