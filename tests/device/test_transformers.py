@@ -271,7 +271,7 @@ def test_a_streamer_gets_every_token(pair, pool):
         def __init__(self):
             self.seen = []
 
-        def to_device(self, value):
+        def put(self, value):
             self.seen += value.flatten().tolist()
 
         def end(self):

@@ -145,7 +145,7 @@ ALTERED = {
     ),
     "another size": (
         lambda m: set_child(parts(m)[1], "wide", torch.nn.Linear(3, 3)),
-        "stock model has not",
+        "stock model does not have",
     ),
     "a tensor subclass": (
         lambda m: setattr(parts(m)[2], "weight", Weight(parts(m)[2].weight.detach())),

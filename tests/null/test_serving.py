@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import pytest
 from fake_vllm import install_vllm
 from zoo import descriptor, target_of
@@ -284,8 +285,8 @@ def test_without_vllm_or_with_another_release_certify_says_one_sentence(site):
 def test_an_adapter_that_vllm_has_no_platform_for_is_not_certified_at_l4(tmp_path):
     record = target_of("acme", descriptor({}), tmp_path).record
     need_platform(record, "L4")
-    section = dataclasses.replace(record.manifest.device, torch_type="acme")
-    manifest = dataclasses.replace(record.manifest, device=section)
+    section = msgspec.structs.replace(record.manifest.device, torch_type="acme")
+    manifest = msgspec.structs.replace(record.manifest, device=section)
     with pytest.raises(InputError, match="generic shape is not built yet"):
         need_platform(dataclasses.replace(record, manifest=manifest), "L4")
     denied = dataclasses.replace(record, status=Status.BROKEN, reason="its import failed")

@@ -30,8 +30,8 @@ def supervise():
     def start(server, *more):
         program = f"""
 import sys, threading
-from vllm_adapter_doctor.serving.supervised import Supervised
-server = Supervised(["/bin/sh", "-c", {server!r}], {{"PATH": "/usr/bin:/bin"}}, grace_s=1)
+from vllm_adapter_doctor.serving.supervised import SupervisedServer
+server = SupervisedServer(["/bin/sh", "-c", {server!r}], {{"PATH": "/usr/bin:/bin"}}, grace_s=1)
 server.start()
 print(server.pid, flush=True)
 {"".join(more)}

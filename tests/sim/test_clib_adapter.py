@@ -154,7 +154,7 @@ def test_an_open_device_is_torch_s_and_its_runtime_shares_the_streams(acme, site
     done = site.run("-c", OPENED, "acme", "1", variables={"VA_OPS": "rms_norm:acme"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "acme:1 ClibRuntime [2.5, 2.5, 2.5, 2.5]",
+        "acme:1 CLibraryRuntime [2.5, 2.5, 2.5, 2.5]",
         "True True",
         "tensor([2., 2.], device='acme:1')",
         "[[1.0, 1.0, 1.0, 1.0]]",
@@ -165,7 +165,7 @@ def test_va_library_is_opened_in_its_place(acme, site, faulty, sim_path):
     acme(faulty())
     variables = {"VA_LIBRARY": str(sim_path), "VA_FALLBACK": "allow"}
     done = site.run("-c", OPENED, "acme", "0", variables=variables)
-    assert done.stdout.startswith("acme:0 ClibRuntime"), done.stdout + done.stderr
+    assert done.stdout.startswith("acme:0 CLibraryRuntime"), done.stdout + done.stderr
 
 
 def test_va_library_for_an_adapter_without_one_is_refused(site, sim_path):

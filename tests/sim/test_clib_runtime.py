@@ -1,4 +1,4 @@
-"""ClibRuntime on the simulated accelerator: what it hands out, and what it refuses."""
+"""CLibraryRuntime on the simulated accelerator: what it hands out, and what it refuses."""
 
 from __future__ import annotations
 
@@ -393,11 +393,11 @@ WAITS = """
 import sys
 from pathlib import Path
 from vllm_adapter.c_abi.library import Library
-from vllm_adapter.engine.runtime.c_library import ClibRuntime
+from vllm_adapter.engine.runtime.c_library import CLibraryRuntime
 from vllm_adapter.engine.runtime.device_from_clib import enable
 
 library = Library(Path(sys.argv[1]))
-runtime = ClibRuntime(library, "sim", enable("sim", library).streams)
+runtime = CLibraryRuntime(library, "sim", enable("sim", library).streams)
 memory, far = runtime.allocate_memory(64, 0), runtime.allocate_memory(64, 1)
 first, second, other = (runtime.create_stream(device) for device in (0, 0, 1))
 back = bytearray(64)
@@ -421,10 +421,10 @@ UNKNOWN_TO_TORCH = """
 import sys
 from pathlib import Path
 from vllm_adapter.c_abi.library import Library
-from vllm_adapter.engine.runtime.c_library import ClibRuntime
+from vllm_adapter.engine.runtime.c_library import CLibraryRuntime
 from vllm_adapter.errors import DeviceError
 
-runtime = ClibRuntime(Library(Path(sys.argv[1])), "sim")
+runtime = CLibraryRuntime(Library(Path(sys.argv[1])), "sim")
 try:
     runtime.allocate_memory(1000, 0)
 except DeviceError as error:

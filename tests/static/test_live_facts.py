@@ -175,8 +175,8 @@ def test_no_progress_where_stderr_is_no_terminal(capsys):
 def test_a_terminal_sees_progress_and_its_end(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
-    def collected(*, node_globs, told):
-        told(1, 3)
+    def collected(*, node_globs, on_progress):
+        on_progress(1, 3)
         return BOX
 
     monkeypatch.setattr("vllm_adapter_doctor.live.whole.collect_all", collected)

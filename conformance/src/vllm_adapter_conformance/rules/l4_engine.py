@@ -260,7 +260,7 @@ def check_routed_layers(bench: Bench, case: Case) -> Observation:
 _ROUTED: Final = ("silu_and_mul",)
 """Operators that are inside of vLLM's routed layers."""
 _KEEPS: Final = "vLLM keeps its own mixture of experts: "
-_EXPERTS: Final = {check.__name__: check for check in (refused, check_routed_layers)}
+_EXPERTS: Final = {"refused": refused, "left": check_routed_layers}
 
 
 def _experts(target: Target) -> Iterator[Case | NotDeclaredCase]:

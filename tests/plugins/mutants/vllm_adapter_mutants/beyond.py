@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from vllm_adapter.engine.ops import generic
+from vllm_adapter import generic
 from vllm_adapter_mutants.attention import _attend
 
 _kept: dict[Any, torch.Tensor] = {}
