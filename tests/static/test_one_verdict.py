@@ -111,7 +111,9 @@ def test_every_command_says_the_same_of_a_device(tmp_path, capsys, text, code):
 def test_one_cards_error_is_that_cards_alone():
     facts = parse_report(FOUR.replace("RTX 5090\n", "RTX 4090\n").replace("4090", "5090", 1))
     manager = device_manager(facts, Settings(), RECORDS)
-    assert [one.device.id for one in manager.choose().chosen] == ["cuda:1", "cuda:2", "cuda:3"]
+    choice = manager.choose()
+    assert [one.device.id for one in choice.chosen] == ["cuda:1", "cuda:2", "cuda:3"]
+    assert not any("torch sees" in note for note in choice.notes)
 
 
 def test_a_lost_card_leaves_its_siblings():

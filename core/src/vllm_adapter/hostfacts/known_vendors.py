@@ -88,7 +88,7 @@ class Vendor(NamedTuple):
     need; `made_late` are (path, the one beside which it is missed, warning) of nodes that appear
     at first use; `render` says that /dev/dri/renderD* is needed too. `tool` lists the devices.
     `label` is the word for a device in tables. `never_integrated`: its integrated parts are what
-    their box is for. `names_first_alone`: torch's own report names device 0 alone.
+    their box is for.
     `counted_by_place`: the tool numbers boards, and a program counts chips by place.
     `derives_from` is the vendor whose stack this one's is, under other names. `drivers` are
     components that nobody else's devices have.
@@ -117,7 +117,6 @@ class Vendor(NamedTuple):
     label: str = "GPU"
     integrated: Integrated = Integrated()
     never_integrated: bool = False
-    names_first_alone: bool = False
     counted_by_place: bool = False
     derives_from: str | None = None
     drivers: tuple[str, ...] = ()
@@ -153,7 +152,6 @@ def _vendor(raw: Mapping[str, Any]) -> Vendor:
         raw.get("label", "GPU"),
         Integrated(part.get("bus"), tuple(part.get("devices", ())), tuple(part.get("archs", ()))),
         part.get("never", False),
-        torch.get("names_first_alone", False),
         nodes.get("counted_by_place", False),
         raw.get("derives_from"),
         tuple(raw.get("drivers", {}).get("proof", ())),

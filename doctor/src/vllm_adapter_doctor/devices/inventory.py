@@ -294,8 +294,7 @@ def _with_torch(
     title = discrete[0].vendor_name
     names = ", ".join(dict.fromkeys(one.name for one in seen if one.name))
     if count < len(discrete):
-        row = VENDORS.get(devices[0].vendor)
-        if row and row.names_first_alone and count == 1 and not counted:
+        if reported == 1 and not counted:  # an error, or a list of the first alone, names one
             return devices
         notes.append(
             f"torch sees {count} of {len(discrete)} {title} devices{f' ({names})' * bool(names)}; "
