@@ -235,8 +235,10 @@ def test_an_overload_that_was_defined_before_the_default_is_seen(tmp_path):
         text=True,
         timeout=120,
     )
-    assert "L2.packet.default[" in done.stdout, done.stderr
-    assert "outcome='fail'" in done.stdout and "refuse" in done.stdout
+    assert "L2.packet.default[linear]" in done.stdout, done.stderr  # the device is not opened
+    assert "outcome='fail'" in done.stdout
+    assert "vllm_adapter::rms_norm.thief was defined by <string>:4" in done.stdout
+    assert "vllm_adapter::rms_norm.thief was given a kernel for CPU by <string>:4" in done.stdout
 
 
 @pytest.mark.slow
