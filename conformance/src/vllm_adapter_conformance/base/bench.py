@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vllm_adapter.errors import AdapterError
 from vllm_adapter.settings import AdapterFilter, Fallback, Settings
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from vllm_adapter.engine.ops.bind import Binding
     from vllm_adapter.engine.runtime import RuntimeAdapter
     from vllm_adapter_conformance.serving.runs import Runs
+
+T = TypeVar("T")
 
 
 class Bench:
@@ -71,6 +73,15 @@ class Bench:
             self._own_scratch = TemporaryDirectory(prefix="vllm-adapter-")
             self._scratch = Path(self._own_scratch.name)
         return self._open_serving(self.target, self._scratch / "serving")
+
+    def observe(self, look: Callable[..., T], **given: Any) -> T:
+        """What `look(bench, **given)` saw on the device: it acts and reports, and judges nothing.
+
+        `look` is a function of a module. Given and seen are plain data: None, numbers, strings,
+        bytes, host tensors, and lists, tuples or dicts of them. Whoever asks has drawn what is
+        given and decides whether what was seen is right.
+        """
+        return look(self, **given)
 
     @property
     def runtime(self) -> RuntimeAdapter:
