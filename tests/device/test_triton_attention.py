@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-
 from triton_device import DEVICE
 
-pytest.importorskip("triton")
-from vllm_adapter import generic, make_step  # noqa: E402
-from vllm_adapter_triton import attention  # noqa: E402
+from vllm_adapter import generic, make_step
+from vllm_adapter_triton import attention
 
 NO_SHRINK = (Phase.explicit, Phase.generate)
 """The interpreter is slow: shrinking would take minutes."""

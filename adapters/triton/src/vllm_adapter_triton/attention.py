@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,7 +61,7 @@ class AttentionState:
     context_lens: tuple[int, ...] = ()
     heads: tuple[int, int, int, int, torch.dtype] | None = None
     """KV heads, group, head size, window, dtype."""
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     launches: list[_Launch] = field(default_factory=list)
     kept: dict[tuple[Any, ...], _Launch] = field(default_factory=dict)
     """Memory by kind and number of tiles."""
@@ -109,7 +110,7 @@ def paged_attention(
     """
     if state is None:
         starts, contexts = query_start_loc.tolist(), seq_lens.tolist()
-        lengths = tuple(b - a for a, b in zip(starts, starts[1:], strict=False))
+        lengths = tuple(stop - start for start, stop in itertools.pairwise(starts))
         state = AttentionState(lengths, tuple(contexts), device=query.device)
     kv_heads, head_size = key_cache.shape[2:]
     heads = kv_heads, query.shape[1] // kv_heads, head_size, window, query.dtype
@@ -125,7 +126,7 @@ def paged_attention(
 def _prepare(state: AttentionState) -> None:
     """Plans both kinds of tiles, and brings the work to the device."""
     assert state.heads is not None
-    kv_heads, group, head_size, _, dtype = state.heads
+    _, group, head_size, _, dtype = state.heads
     lengths = np.asarray(state.query_lens)
     short = choice_for(dtype, head_size, is_long=False)
     short_tokens = max(1, max(LEAST_ROWS, short.rows) // group)
@@ -194,7 +195,7 @@ def _run(
     soft_cap: float,
 ) -> None:
     """Writes out[T, H, D] at the tokens of a launch's tiles."""
-    from vllm_adapter_triton import attention_kernels as kernels
+    from vllm_adapter_triton.kernels import attention as kernels
 
     assert state.heads is not None
     kv_heads, group, head_size, window, dtype = state.heads
@@ -217,4 +218,3 @@ def _run(
         KV_HEADS=kv_heads, GROUP=group, HEAD=head_size, HEAD_PADDED=padded,
         TILE_M=launch.rows, PARTS=16, FIELDS=GROUP_FIELDS, num_warps=2,
     )  # fmt: skip
-

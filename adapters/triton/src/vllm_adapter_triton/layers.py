@@ -20,7 +20,7 @@ GATE_PART: Final = 1024
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x[..., hidden], weight[hidden] -> [..., hidden]; computed in float32."""
-    from vllm_adapter_triton import layers_kernels as kernels
+    from vllm_adapter_triton.kernels import layers as kernels
 
     rows = _rows(x)
     out = torch.empty(rows.shape, dtype=x.dtype, device=x.device)
@@ -36,7 +36,7 @@ def fused_add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(rms_norm(x + residual), x + residual), both [..., hidden]."""
-    from vllm_adapter_triton import layers_kernels as kernels
+    from vllm_adapter_triton.kernels import layers as kernels
 
     rows, others = _rows(x), _rows(residual)
     out, total = (torch.empty(rows.shape, dtype=x.dtype, device=x.device) for _ in range(2))
@@ -51,7 +51,7 @@ def fused_add_rms_norm(
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """x[..., 2 d] -> silu(x[..., :d]) * x[..., d:]."""
-    from vllm_adapter_triton import layers_kernels as kernels
+    from vllm_adapter_triton.kernels import layers as kernels
 
     rows = _rows(x)
     width = rows.shape[1] // 2
@@ -75,7 +75,7 @@ def rotary_embedding(
 
     cos_sin_cache[positions, R] holds cos, then sin; only the first R elements of a head turn.
     """
-    from vllm_adapter_triton import layers_kernels as kernels
+    from vllm_adapter_triton.kernels import layers as kernels
 
     table = cos_sin_cache if cos_sin_cache.stride(1) == 1 else cos_sin_cache.contiguous()
     half = table.shape[1] // 2
@@ -103,7 +103,7 @@ def reshape_and_cache(
 
     slot_mapping is int64[T]; below 0 is padding.
     """
-    from vllm_adapter_triton import layers_kernels as kernels
+    from vllm_adapter_triton.kernels import layers as kernels
 
     if key.numel() == 0:
         return

@@ -80,9 +80,7 @@ class FlatDecoder:
                 residual = x
                 normed = layer.norm(x, layer.input_weight, layer.input_eps)
             else:
-                normed, residual = layer.add_norm(
-                    x, residual, layer.input_weight, layer.input_eps
-                )
+                normed, residual = layer.add_norm(x, residual, layer.input_weight, layer.input_eps)
             fused = layer.qkv(normed).view(
                 x.shape[0], layer.heads + 2 * layer.kv_heads, layer.head_size
             )
@@ -103,7 +101,7 @@ class FlatDecoder:
         last = self._norm
         assert residual is not None
         add_norm = self._layers[-1].add_norm
-        normed, _ = add_norm(x, residual, last.weight, last.eps)
+        normed: torch.Tensor = add_norm(x, residual, last.weight, last.eps)[0]
         return normed
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -120,7 +118,7 @@ def _of(layer: DecoderLayer) -> _Layer:
         input_weight=layer.input_norm.weight,
         input_eps=layer.input_norm.eps,
         qkv=_linear(layer.qkv),
-        head_norms=tuple((norm._run, norm.weight, norm.eps) for norm in layer.head_norms),
+        head_norms=tuple(map(_norm, layer.head_norms)),
         rotate=layer._rotate,
         attention=layer.attention.forward,
         out=_linear(layer.out),
@@ -133,6 +131,10 @@ def _of(layer: DecoderLayer) -> _Layer:
         kv_heads=shape.kv_heads,
         head_size=shape.head_size,
     )
+
+
+def _norm(module: Any) -> tuple[Run, torch.Tensor, float]:
+    return module._run, module.weight, module.eps
 
 
 def _linear(module: Any) -> Run:

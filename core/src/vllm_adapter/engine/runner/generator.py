@@ -212,7 +212,7 @@ class Generator:
             return batch, chosen.cpu(), None
         host = torch.empty(chosen.shape, dtype=chosen.dtype, pin_memory=True)
         host.copy_(chosen, non_blocking=True)
-        there = torch.cuda.Event()
+        there = torch.cuda.Event()  # type: ignore[no-untyped-call]
         there.record()
         return batch, host, there
 

@@ -45,7 +45,7 @@ class CapturedStep:
 
     def __init__(self, run: Callable[[], torch.Tensor], device: torch.device) -> None:
         """Runs once to let kernels compile and allocate, then captures the second run."""
-        stream = torch.cuda.Stream(device)
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             run()

@@ -7,9 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def rms_norm(
-    x_at, weight_at, out_at, width, x_stride, out_stride, eps, SIZE: tl.constexpr
-):
+def rms_norm(x_at, weight_at, out_at, width, x_stride, out_stride, eps, SIZE: tl.constexpr):
     """out[rows, width] = x / sqrt(mean(x^2) + eps) * weight: grid (rows)."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, SIZE)
@@ -60,8 +58,10 @@ def silu_and_mul(x_at, out_at, width, x_stride, out_stride, SIZE: tl.constexpr):
     gate_at = x_at + row * x_stride + column
     gate = tl.load(gate_at, mask=there, other=0.0).to(tl.float32)
     up = tl.load(gate_at + width, mask=there, other=0.0).to(tl.float32)
+    power = tl.exp(-tl.abs(gate))
+    sigmoid = tl.where(gate >= 0, 1.0, power) / (1.0 + power)
     # Rounded between, as torch's own two steps are.
-    active = (gate / (1.0 + tl.exp(-gate))).to(out_at.dtype.element_ty).to(tl.float32)
+    active = (gate * sigmoid).to(out_at.dtype.element_ty).to(tl.float32)
     result = (active * up).to(out_at.dtype.element_ty)
     tl.store(out_at + row * out_stride + column, result, mask=there)
 
@@ -128,9 +128,7 @@ def write_slots(
         there = dim < HEAD
         block = slot // BLOCK
         place = slot % BLOCK
-        key = tl.load(
-            key_at + token * key_token_stride + head * key_head_stride + dim, mask=there
-        )
+        key = tl.load(key_at + token * key_token_stride + head * key_head_stride + dim, mask=there)
         value = tl.load(
             value_at + token * value_token_stride + head * value_head_stride + dim, mask=there
         )
