@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_llama import tiny
 
-from vllm_adapter import Generator, InputError, Sampling, adapt
+from vllm_adapter import Generator, InputError, Sampling, UnsupportedModel, adapt
 
 PROMPTS = [[5, 9, 2], [7] * 20, [3, 1, 4, 1, 5, 9, 2, 6], [11]]
 
@@ -104,3 +104,13 @@ def test_bad_input_is_said():
         generator.add([])
     with pytest.raises(InputError, match="top_p"):
         Sampling(top_p=0)
+
+
+def test_a_model_that_was_changed_afterwards_is_refused():
+    model = tiny(eos_token_id=None)
+    adapt(model, "cpu")
+    generator = Generator(model)
+    generator.add(PROMPTS[0])
+    model.config.is_causal = False
+    with pytest.raises(UnsupportedModel):
+        generator.step()

@@ -101,8 +101,8 @@ class FlatDecoder:
         last = self._norm
         assert residual is not None
         add_norm = self._layers[-1].add_norm
-        normed: torch.Tensor = add_norm(x, residual, last.weight, last.eps)[0]
-        return normed
+        result: torch.Tensor = add_norm(x, residual, last.weight, last.eps)[0]
+        return result
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, hidden] -> [rows, vocabulary]."""

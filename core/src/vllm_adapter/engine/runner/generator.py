@@ -66,8 +66,10 @@ class Generator:
         self.context = min(context or bound, bound)
         self.max_batch = max_batch
         self._cache = adapted.kv
+        self._base = getattr(model, model.base_model_prefix, model)
         decoder = _flat(model, adapted)
         steps: Any = adapted.steps
+        self._steps = steps
         self.runner = StepRunner(decoder, steps.rope, self.context, graphs=graphs)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
@@ -119,7 +121,9 @@ class Generator:
         Raises:
             OutOfMemory: one sequence alone does not fit the KV cache: its request has ended
                 with what it has, and others go on at the next step.
+            UnsupportedModel: the model was changed after it was adapted.
         """
+        self._steps.check(self._base)
         queued = self._queue_decode()
         came = self._collect()
         self._pending = queued
