@@ -14,8 +14,8 @@ from findings_samples import texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vllm_adapter.contract.finding import Severity
 from vllm_adapter_doctor.findings.diagnose import diagnose
-from vllm_adapter_doctor.findings.finding import Severity
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.report.read import parse_report
 from vllm_adapter_doctor.vendor_data.driver_tables import BRANCHES, wheels

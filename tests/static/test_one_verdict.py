@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from vllm_adapter.cli.main import main
 from vllm_adapter.contract.codes import CODES
+from vllm_adapter.contract.finding import Severity
 from vllm_adapter.discovery import registry
 from vllm_adapter.discovery.descriptors import load_all
 from vllm_adapter.hostfacts.device_facts import Driver, Health
@@ -35,7 +36,6 @@ from vllm_adapter_doctor.devices.roles import RoleRequest, assign
 from vllm_adapter_doctor.devices.verdict import PLACE, Outcome
 from vllm_adapter_doctor.findings.device_stops import device_manager, stops, stops_without_finding
 from vllm_adapter_doctor.findings.diagnose import diagnose
-from vllm_adapter_doctor.findings.finding import Severity
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.report.read import parse_report
 

@@ -10,9 +10,9 @@ from vllm_adapter.broker.plugin import NAME
 from vllm_adapter.broker.selection import Selection
 from vllm_adapter.broker.vllm_drift import ApiComparison
 from vllm_adapter.broker.vllm_install import VllmInstall
+from vllm_adapter.contract.finding import Evidence, Finding, Severity
 from vllm_adapter.discovery.records import Status
 from vllm_adapter_doctor.findings._vllm_child import GENERAL, PLATFORMS
-from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
 
 _REINSTALL: Final = "pip install --force-reinstall --no-deps vllm-adapter-core"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter_doctor.devices.node_rules import (
     ABSENT,
@@ -12,7 +13,6 @@ from vllm_adapter_doctor.devices.node_rules import (
     numbered_nodes,
     shut_nodes,
 )
-from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost
 from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
