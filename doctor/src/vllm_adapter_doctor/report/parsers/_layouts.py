@@ -1,8 +1,8 @@
 """How the vendors' tools print their devices: the layouts of the vendors' files, compiled.
 
 A pattern's named groups are readings: `index`, `name`, `bdf`, `uuid`, `status`, `load` (per cent),
-`temperature` (C), `power` and `cap` (W), `used` and `total` (MiB), `size` (with a unit), and of
-processes `index`, `pid`, `name` and `mib`.
+`temperature` (C), `power` and `cap` (W), `used` and `total` (MiB), `size` (with a unit),
+`partition`, `uncorrectable`, and of processes `index`, `pid`, `name` and `mib` or `size`.
 """
 
 from __future__ import annotations
@@ -76,13 +76,56 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyedLines:
+    """Lines of a key and a value: groups `key`, `value`, `index` and `closed` of `pair`.
+
+    `head` begins them, and may name the device by its group `index`; they end at the first line
+    that is none, and not like `between`. Without a head they stand anywhere, each with its index.
+    """
+
+    pair: Pattern
+    head: Pattern | None
+    between: Pattern | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedJson:
+    """JSON that holds `mark`: a list, or one under `entries`, of objects with their `index`.
+
+    With `names`, an object of devices by names that hold the number.
+    """
+
+    mark: str
+    entries: str | None
+    index: str | None
+    names: Pattern | None
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """Readings by the tool's own keys, in small letters; the first key that says it counts.
+
+    Readings are those of a row, with `arch`, `die`, `compute mode`, `memory mode`, `maker`,
+    `driver`, `uncorrectable`; "total bytes" and "total MiB" are plain numbers. `throttled` are
+    reasons by keys that say ACTIVE. `others`: the tool's face is worn by others' devices.
+    """
+
+    lines: tuple[KeyedLines, ...]
+    json: KeyedJson | None
+    dump: Pattern | None
+    readings: Mapping[str, tuple[str, ...]]
+    throttled: Mapping[str, str]
+    others: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ToolLayout:
     """All that one tool prints. `anchor` is in every text that has something of it; None where
     another module reads it, with these patterns.
 
     `head` begins a table; with `whole_text` rows are looked for wherever they are. `lists` are
-    lines of one device each, `csv` the columns of which one makes a CSV the tool's, and `arch` a
-    line that tells the code of all devices.
+    lines of one device each, `csv` the columns of which one makes a CSV the tool's, `arch` a line
+    that tells the code of all devices, and `keyed` what is told by keys anywhere in the text.
     """
 
     vendor: str
@@ -96,6 +139,7 @@ class ToolLayout:
     blocks: tuple[Block, ...]
     csv: tuple[str, ...]
     arch: Pattern | None
+    keyed: Keyed | None
 
 
 @once
@@ -132,7 +176,7 @@ def layout_of(program: str) -> ToolLayout:
 
 def _layout(vendor: str, tool: Mapping[str, Any]) -> ToolLayout | None:
     raw = tool.get("output", {})
-    if not {"anchor", "rows"} & set(raw):
+    if not {"anchor", "rows", "keyed"} & set(raw):
         return None
     return ToolLayout(
         vendor,
@@ -149,6 +193,24 @@ def _layout(vendor: str, tool: Mapping[str, Any]) -> ToolLayout | None:
         tuple(map(_block, raw.get("blocks", ()))),
         tuple(raw.get("csv", ())),
         _compiled(raw, "arch"),
+        _keyed(raw["keyed"]) if "keyed" in raw else None,
+    )
+
+
+def _keyed(raw: Mapping[str, Any]) -> Keyed:
+    form = raw.get("json")
+    return Keyed(
+        tuple(
+            KeyedLines(re.compile(one["pair"]), _compiled(one, "head"), _compiled(one, "between"))
+            for one in raw.get("lines", ())
+        ),
+        KeyedJson(form["mark"], form.get("entries"), form.get("index"), _compiled(form, "names"))
+        if form
+        else None,
+        _compiled(raw, "dump"),
+        {reading: tuple(keys) for reading, keys in raw["readings"].items()},
+        raw.get("throttled", {}),
+        raw.get("others", False),
     )
 
 
