@@ -161,10 +161,11 @@ def _framed(
     if rows.load:
         load = rows.load.search(row.right)
         health = replace(health, utilization_percent=float(load[1]) if load else None)
-    for pattern, text in rows.errors if row.closed else ():
-        error = pattern.search(row.right)
+    for counter in rows.errors if row.closed else ():
+        error = counter.pattern.search(row.right)
         if error:
-            health = replace(health, errors=(*health.errors, text.format(*error.groups())))
+            said = counter.text.format(*error.groups())
+            health = replace(health, errors=(*health.errors, said))
     return Accelerator(
         maker(row.name, layout.vendor),
         row.index,
@@ -207,7 +208,7 @@ def _blocks(
                 reading = block.keys.get(name)
                 if reading:
                     values.setdefault(reading, pair[2])
-                if block.driver and name == block.driver[1]:
+                if block.driver and name == block.driver.key:
                     values.setdefault("driver", pair[2])
     if values is not None:
         yield _block(layout, block, values)
@@ -221,9 +222,8 @@ def _block(
         values = {**values, "bdf": "{}:{}:{}.{}".format(*parts)}
     driver = None
     if block.driver:
-        component, _, pattern = block.driver
-        found = pattern.fullmatch(values.get("driver", ""))
-        driver = Driver(component, found[1], layout.source) if found else None
+        found = block.driver.pattern.fullmatch(values.get("driver", ""))
+        driver = Driver(block.driver.component, found[1], layout.source) if found else None
     return _device(layout, values), driver
 
 
