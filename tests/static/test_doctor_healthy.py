@@ -63,7 +63,7 @@ def test_an_error_free_log_beside_it_changes_nothing(name, other):
 
 
 @pytest.mark.parametrize(
-    "branch", [branch for branch in toolkit_table("cuda", "branches") if int(branch) >= 525]
+    "branch", [int(one) for one in toolkit_table("cuda", "branches") if int(one) >= 525]
 )
 @pytest.mark.parametrize("local", ["cu121", "cu124", "cu126", "cu128", "cu130", "cu132"])
 def test_every_driver_that_starts_a_runtime_is_fine(branch, local):
