@@ -82,7 +82,8 @@ class Bench:
         )
         self._asking: Asking | None = None
         self._forgotten: list[int] = []
-        self._started = 0
+        self.processes = 0
+        """How many were started for the device."""
         self._asked = self._taught = self._knows_the_suite = False
         self.seconds = math.inf
         """What is left of the time that the device has for a case; see `allow`."""
@@ -226,8 +227,8 @@ class Bench:
             order["opener"] = f"{open_from_json.__module__}:{open_from_json.__name__}"
             order["given"] = {"target": replace(self.target, seed=0).to_json()}
             self._knows_the_suite = True
-        self._started += 1
-        self._asking = DeviceProcess(order, self.scratch / f"device-{self._started}.log")
+        self.processes += 1
+        self._asking = DeviceProcess(order, self.scratch / f"device-{self.processes}.log")
         return self._asking
 
     def _teach(self) -> None:
