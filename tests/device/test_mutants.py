@@ -184,7 +184,7 @@ def test_an_error_that_leaves_the_device_dead_is_no_refusal(tmp_path, monkeypatc
         raise RuntimeError("the device is gone")
 
     assert first_failure(target, "L2.refusal.direct") is None
-    monkeypatch.setattr(HeldDevice, "echo", echo)
+    monkeypatch.setattr(HeldDevice, "do_echo", echo)
     result = first_failure(target, "L2.refusal.direct")
     assert result is not None and "the device to work after" in result.expected
 

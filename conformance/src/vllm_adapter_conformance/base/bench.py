@@ -10,7 +10,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -36,6 +36,8 @@ T = TypeVar("T")
 SENT: Final = "vllm_adapter_conformance.device_side"
 """The room whose modules are sent to the device's process as texts, under another name."""
 AS: Final = "device_work"
+OPENING_S: Final = 180.0
+"""For a new process to import torch and open the device."""
 
 
 class Kept:
@@ -52,6 +54,17 @@ class BoundOperator(Kept):
     def __init__(self, number: int, forgotten: list[int], providers: tuple[str, ...]) -> None:
         super().__init__(number, forgotten)
         self.providers = providers
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceName:
+    """A device of torch's, in a process where torch may not know its type."""
+
+    type: str
+    index: int | None = None
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
 
 
 class Bench:
@@ -84,9 +97,8 @@ class Bench:
         self._forgotten: list[int] = []
         self.processes = 0
         """How many were started for the device."""
-        self._asked = self._taught = self._knows_the_suite = False
-        self.seconds = math.inf
-        """What is left of the time that the device has for a case; see `allow`."""
+        self._asked = self._taught = self._knows_the_suite = self._in_a_case = False
+        self._limit = self._left = math.inf
 
     @cached_property
     def scratch(self) -> Path:
@@ -119,9 +131,27 @@ class Bench:
             )
         return self.target.device.torch
 
+    @property
+    def device(self) -> DeviceName:
+        """The device's torch type and index; `str()` is `where`."""
+        kind, _, index = self.where.partition(":")
+        return DeviceName(kind, int(index) if index else None)
+
+    @property
+    def index(self) -> int:
+        """The device's index."""
+        _ = self.where
+        assert self.target.device is not None
+        return self.target.device.index
+
+    def begin(self, seconds: float) -> None:
+        """A case begins, for which the device has so long: the judge's own time is not counted."""
+        self.allow(seconds)
+        self._in_a_case = False
+
     def allow(self, seconds: float) -> None:
-        """What follows may keep the device busy for so long; the judge's own time is not it."""
-        self.seconds = seconds
+        """What follows may keep the device busy for so long."""
+        self._limit = self._left = seconds
 
     def open(self) -> Mapping[str, str]:
         """Opens the device, and says what its runtime is.
@@ -135,17 +165,7 @@ class Bench:
 
     def ask(self, command: str, **given: Any) -> Any:
         """What a command of `HeldDevice` gives; errors as `Asking.ask` has them."""
-        asking = self._asking or self._start()
-        self._asked = True
-        forget, self._forgotten[:] = list(self._forgotten), []
-        begin = time.monotonic()
-        try:
-            return asking.ask(command, given, max(0.0, self.seconds), forget)
-        except ProcessEnded:
-            self.end()
-            raise
-        finally:
-            self.seconds -= time.monotonic() - begin
+        return self._ask(command, given, by_name=False)
 
     def observe(self, look: Callable[..., T], **given: Any) -> T:
         """What `look(device, **given)` saw on the device: it acts and reports, and judges nothing.
@@ -154,14 +174,12 @@ class Bench:
         None, numbers, strings, bytes, host tensors, and lists, tuples or dicts of them. Whoever
         asks has drawn what is given and decides whether what was seen is right.
         """
-        module = look.__module__
-        if self.apart:
-            if module.startswith(f"{SENT}."):
-                module = f"{AS}.{module.removeprefix(f'{SENT}.')}"
-                self._teach()
-            else:
-                self._knows_the_suite = True
-        seen: T = self.ask("look", module=module, name=look.__name__, given=given)
+        module, sent = look.__module__, look.__module__.startswith(f"{SENT}.")
+        if sent and self.apart:
+            module = f"{AS}.{module.removeprefix(f'{SENT}.')}"
+            self._teach()
+        given = {"module": module, "name": look.__name__, "given": given}
+        seen: T = self._ask("look", given, by_name=not sent)
         return seen
 
     def bind(self, op: str, facts: Mapping[str, Any]) -> BoundOperator:
@@ -201,15 +219,42 @@ class Bench:
             self._forgotten = []  # numbers of that process are nobody's in the next one
             self._asked = self._taught = self._knows_the_suite = False
 
-    def leave_the_suite(self) -> None:
-        """Ends a process that has imported modules of ours: operators are tried without them."""
-        if self._knows_the_suite:
-            self.end()
-
     def start(self) -> None:
         """Starts the process, and does not wait for it."""
         if self._asking is None:
             self._start()
+
+    def _ask(self, command: str, given: Mapping[str, Any], *, by_name: bool) -> Any:
+        """`by_name`: a module of ours is imported there, by its name."""
+        if not (self._in_a_case or by_name) and self._knows_the_suite:
+            # A kernel that is called by our modules, or sees them loaded, knows that it is tried.
+            self.end()
+        asking = self._asking or self._start()
+        if self.apart and not self._asked:
+            self._open_first(asking)
+        self._asked = self._in_a_case = True
+        self._knows_the_suite |= by_name and self.apart
+        forget, self._forgotten[:] = list(self._forgotten), []
+        begin = time.monotonic()
+        try:
+            return asking.ask(command, given, max(0.0, self._left), forget)
+        except ProcessEnded as ended:
+            ended.limit = self._limit
+            self.end()
+            raise
+        finally:
+            self._left -= time.monotonic() - begin
+
+    def _open_first(self, asking: Asking) -> None:
+        """Opens the device in a new process, with a limit of its own: it is no part of a case."""
+        try:
+            asking.ask("open", {}, OPENING_S)
+        except ProcessEnded as ended:
+            ended.limit = OPENING_S
+            self.end()
+            raise
+        except Exception:
+            return  # what is asked next meets the error again, and has its words
 
     def _start(self) -> Asking:
         from vllm_adapter.engine.device_process.client import DeviceProcess, SameProcess
@@ -266,11 +311,6 @@ class Bench:
     def runtime(self) -> RuntimeAdapter:
         """The device's runtime."""
         return self.held.runtime
-
-    @property
-    def device(self) -> torch.device:
-        """The torch device."""
-        return self.held.device
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy on the device, of its own memory also where the device is the host."""

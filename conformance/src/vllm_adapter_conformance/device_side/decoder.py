@@ -25,7 +25,7 @@ class _Linear(torch.nn.Module):
 
     def __init__(self, device: HeldDevice, facts: Given, weight: torch.Tensor) -> None:
         super().__init__()
-        binding = device.bound("linear", facts)
+        binding = device.bind("linear", facts)
         self.weight = binding.prepare_weights(device.to_device(weight))
         self.run, self.out = binding.run, weight.shape[0]
 
@@ -45,7 +45,7 @@ class _Layer(torch.nn.Module):
         )
         self.weights = [device.to_device(weight) for weight in weights["norms"]]
         self.norm, self.add_norm, self.rotate, self.write, self.silu = (
-            device.bound(op, shape["needs"][op]).run
+            device.bind(op, shape["needs"][op]).run
             for op in (
                 *("rms_norm", "fused_add_rms_norm", "rotary_embedding"),
                 *("reshape_and_cache", "silu_and_mul"),
@@ -95,7 +95,7 @@ class _Decoder(torch.nn.Module):
 
     def __init__(self, device: HeldDevice, shape: Given) -> None:
         super().__init__()
-        attend = device.bound("paged_attention", shape["needs"]["paged_attention"])
+        attend = device.bind("paged_attention", shape["needs"]["paged_attention"])
         self.plan = attend.plan
         self.layers = torch.nn.ModuleList(
             _Layer(device, shape, weights, attend) for weights in shape["layers"]

@@ -23,7 +23,7 @@ def offers(device: HeldDevice, op: str) -> dict[str, Any]:
 
 
 def kernel(device: HeldDevice, op: str) -> int:
-    """The library's function of an operator, for `HeldDevice.run`."""
+    """The library's function of an operator, for `HeldDevice.do_run`."""
     return device.keep(_served(device).kernel(op))
 
 
@@ -34,7 +34,7 @@ def foreign(device: HeldDevice, cases: Sequence[tuple[str, Any]]) -> list[str]:
         _ = device.opened
     for op, facts in cases:
         with suppress(VllmAdapterError):
-            device.bound(op, facts)
+            device.bind(op, facts)
     return [str(found) for found in library.foreign()]
 
 

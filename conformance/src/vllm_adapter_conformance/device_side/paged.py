@@ -56,8 +56,8 @@ def _rounds(
 ) -> list[torch.Tensor]:
     for tensor in cache.layers[0]:
         tensor.fill_(torch.nan)
-    writer = device.bound("reshape_and_cache", write)
-    reader = device.bound("paged_attention", attend)
+    writer = device.bind("reshape_and_cache", write)
+    reader = device.bind("paged_attention", attend)
     tables: dict[int, BlockTable] = {}
     found = []
     for given in steps:

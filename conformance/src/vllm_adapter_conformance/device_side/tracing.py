@@ -80,9 +80,9 @@ def operators(device: HeldDevice, graphs: int) -> list[str]:
 
 
 def run_named(device: HeldDevice, call: int, function: int) -> dict[str, Any]:
-    """As `HeldDevice.run`, with the names of all operators that ran."""
+    """As `HeldDevice.do_run`, with the names of all operators that ran."""
     with dispatched() as names:
-        found = device.run(call, function)
+        found = device.do_run(call, function)
     return found | {"names": names}
 
 

@@ -21,13 +21,12 @@ from vllm_adapter.engine.ops.step import Step
 from vllm_adapter.errors import UnsupportedCase, VllmAdapterError
 from vllm_adapter_conformance.base.bench import Bench, BoundOperator, Kept
 from vllm_adapter_conformance.base.rule import Failure
+from vllm_adapter_conformance.device_side.calls import WEIGHTS
 from vllm_adapter_conformance.ops.cases import Facts
 from vllm_adapter_conformance.ops.tolerance import ToleranceResult, compare
 from vllm_adapter_conformance.ops.trial import Expected, Sample
 from vllm_adapter_conformance.ops.trials import TRIALS
 
-WEIGHTS: Final[Mapping[str, int]] = {"linear": 1}
-"""Which argument of an operator `prepare_weights` may change."""
 AT_ONCE: Final = 32 << 20
 """Bytes that many runs may give in one answer."""
 
@@ -106,7 +105,7 @@ def drawn(sample: Sample) -> tuple[list[Any], list[torch.Tensor]]:
 
 
 def views(args: Sequence[Any], bases: Sequence[torch.Tensor]) -> list[Any]:
-    """Arguments as `HeldDevice.place` takes them."""
+    """Arguments as `HeldDevice.do_place` takes them."""
     number = {base.untyped_storage()._cdata: i for i, base in enumerate(bases)}
     return [
         {
@@ -201,7 +200,7 @@ def run_raw(bench: Bench, call: DeviceCall, function: Kept, *, thread: bool = Fa
 
 
 def outcome_of(bench: Bench, seen: Mapping[str, Any]) -> Outcome:
-    """What `HeldDevice.run` gave for one run."""
+    """What `HeldDevice.do_run` gave for one run."""
     (ran,) = seen["runs"]
     return Outcome(ran["results"], ran["written"], seen["bases"], bench.kept(seen["number"]))
 

@@ -112,6 +112,7 @@ def _refuses(bench: Bench, entry: OperatorEntry, refused: OpFacts, sample: Sampl
     """True where the kernel raises, False where it is right; a Failure otherwise."""
     from vllm_adapter.engine.device_process.errors import RemoteError
     from vllm_adapter.engine.ops.catalog import SPECS
+    from vllm_adapter_conformance.device_side.calls import WEIGHTS
     from vllm_adapter_conformance.ops import runs
 
     assert entry.run is not None
@@ -120,7 +121,7 @@ def _refuses(bench: Bench, entry: OperatorEntry, refused: OpFacts, sample: Sampl
     moments: dict[str, Any] = {}
     if entry.prepare_weights:
         prepare = bench.function("kernel", entry.prepare_weights)
-        moments |= {"prepare": prepare.number, "weight": runs.WEIGHTS[refused.op]}
+        moments |= {"prepare": prepare.number, "weight": WEIGHTS[refused.op]}
     if OPERATORS[refused.op].planned:
         plan = bench.function("kernel", entry.plan) if entry.plan else None
         moments |= {"plan": plan and plan.number, "step": runs.step_of(sample)}

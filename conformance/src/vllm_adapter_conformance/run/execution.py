@@ -54,7 +54,7 @@ def run_item(bench: Bench, item: SuiteItem, waivers: Sequence[Waiver] = ()) -> R
     except Failure as failure:
         return failed(item, failure, _since(begin), waiver)
     except ProcessEnded as ended:
-        return failed(item, process_failure(ended, item.rule.seconds), _since(begin), waiver)
+        return failed(item, process_failure(ended), _since(begin), waiver)
     except pytest.skip.Exception as skip:
         return Result(item.id, SKIPPED, _since(begin), seen=str(skip))
     except BaseException as error:
@@ -68,10 +68,10 @@ def _open_serving(target: Target, folder: Path) -> Runs:
     return Runs(target, folder)
 
 
-def process_failure(ended: ProcessEnded, limit: float) -> Failure:
+def process_failure(ended: ProcessEnded) -> Failure:
     """The end of the device's process, or its silence, as a failure of what it was asked for."""
     if ended.hung:
-        return Failure(f"an end within {limit:g} s", "none: it hangs", detail=ended.words)
+        return Failure(f"an end within {ended.limit:g} s", "none: it hangs", detail=ended.words)
     return Failure("the case to end", str(ended), detail=ended.words)
 
 

@@ -13,8 +13,8 @@ from typing import Final
 from vllm_adapter_conformance.judge.journal import Event, Journal, JournalReader
 
 POLL_S: Final = 0.2
-GRACE_S: Final = 30.0
-"""For the judge's own part of a case, which its limit leaves out."""
+GRACE_S: Final = 240.0
+"""For the judge's own part of a case, and opening a new process: its limit leaves both out."""
 STACKS_S: Final = 0.5
 """Time for the worker's fault handler to write its stacks."""
 

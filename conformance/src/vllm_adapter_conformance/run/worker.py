@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,17 +21,23 @@ import pytest
 
 from vllm_adapter.discovery.entry_files import AUTOLOAD
 from vllm_adapter.engine.device_process.errors import ProcessEnded
-from vllm_adapter_conformance.base.rule import SERVING
+from vllm_adapter_conformance.base.rule import SERVING, Failure
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.judge import waivers
 from vllm_adapter_conformance.judge.journal import Journal, JournalReader
-from vllm_adapter_conformance.judge.outcome import BLOCKED, PASS, Result, blocker, ended, failed
+from vllm_adapter_conformance.judge.outcome import (
+    BLOCKED,
+    PASS,
+    Result,
+    blocker,
+    ended,
+    failed,
+    waiver_of,
+)
 from vllm_adapter_conformance.plan.suite import SuiteItem, make_plan
-from vllm_adapter_conformance.rules import _inside, registered
-from vllm_adapter_conformance.run.execution import open_bench, process_failure, run_item
+from vllm_adapter_conformance.rules import registered
+from vllm_adapter_conformance.run.execution import open_bench, run_item
 
-OPEN: Final = "L1.device.open"
-"""The rule whose limit holds for opening the device."""
 NO_DEVICE: Final = "L0"
 CARE_S: Final = 20.0
 """For what is asked between two cases."""
@@ -74,7 +79,7 @@ class Worker:
         if why is not None:
             result = Result(item.id, BLOCKED, blocked_by=why)
         else:
-            self._open_first(item)
+            self._start(item.rule.level)
             self._begin(item, item.rule.seconds)
             result = self._checked(item)
         self._journal.write("end", **result.to_json())
@@ -82,49 +87,44 @@ class Worker:
 
     def _checked(self, item: SuiteItem) -> Result:
         """The result of a case; what it leaves behind decides who gets the next one."""
+        bench = self.bench
         try:
-            before = self._live()
-            self.bench.allow(item.rule.seconds)
-            result = run_item(self.bench, item, self._waivers)
-            self.bench.allow(CARE_S)
-            if not self.bench.is_open:
-                return result
-            if self._live() > before and self._live(collect=True) > before:
-                self.bench.end()
+            before = bench.live_allocations()
+        except ProcessEnded as died:
+            return self._ended_between(item, "the case before", died)
+        bench.begin(item.rule.seconds)
+        result = run_item(bench, item, self._waivers)
+        bench.allow(CARE_S)
+        try:
+            left = bench.live_allocations() > before
+            if left and bench.live_allocations(collect=True) > before:
+                bench.end()
                 if result.outcome == PASS:
                     result = replace(result, note=f"{result.note} {LEFT}".lstrip())
-            elif result.outcome != PASS and not self.bench.is_sound():
-                self.bench.end()
-        except ProcessEnded as died:  # between two cases
-            result = failed(item, process_failure(died, CARE_S), None, None)
+            elif result.outcome != PASS and not bench.is_sound():
+                bench.end()
+        except ProcessEnded as died:
+            if result.outcome == PASS:
+                return self._ended_between(item, "the case", died)
         return result
+
+    def _ended_between(self, item: SuiteItem, what: str, died: ProcessEnded) -> Result:
+        failure = Failure(f"a process that lives on after {what}", str(died), detail=died.words)
+        waiver = waiver_of(self._waivers, self.target.record.name, item)
+        return failed(item, failure, None, waiver)
 
     def _begin(self, item: SuiteItem, limit: float) -> None:
         self._journal.write(
             "begin", item=item.id, pid=os.getpid(), limit=limit, at=time.monotonic()
         )
 
-    def _open_first(self, item: SuiteItem) -> None:
-        """Opens the device in a new process, with its own limit: it is no part of the case."""
-        level, opening = item.rule.level, registered()[OPEN]
-        if level == NO_DEVICE:
-            return
-        if level not in _inside.LEVELS:
-            self.bench.leave_the_suite()
+    def _start(self, level: str) -> None:
+        """Starts the device's process, if the level has one, while torch is imported here."""
         if level == SERVING:
             self.bench.end()  # vLLM's own processes need the memory
-            return
-        self.bench.start()
-        import_torch()
-        if item.rule.id == OPEN or self.bench.is_open:
-            return
-        self._begin(item, opening.seconds)
-        self.bench.allow(opening.seconds)
-        with suppress(Exception):  # the case itself meets the error again, and reports it
-            self.bench.open()
-
-    def _live(self, *, collect: bool = False) -> int:
-        return self.bench.live_allocations(collect=collect)
+        elif level != NO_DEVICE:
+            self.bench.start()
+            import_torch()
 
 
 def import_torch() -> None:

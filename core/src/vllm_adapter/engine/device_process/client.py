@@ -31,7 +31,7 @@ class Asking(Protocol):
     def ask(
         self, command: str, given: Mapping[str, Any], seconds: float, forget: Sequence[int] = ()
     ) -> Any:
-        """What a command of `HeldDevice` gives; `forget` as its `answer` has it.
+        """What a command gives: the method `do_COMMAND` of `HeldDevice`; `forget` as its `answer`.
 
         Raises:
             VllmAdapterError: raised there, of its own class.

@@ -27,8 +27,11 @@ class Whence:
 class ProcessEnded(Exception):
     """The process ended, or was ended, before it answered. `how` is what follows "the process".
 
-    `hung`: it was ended, since its time was over; `words`: stacks, or its last lines.
+    `hung`: it was ended, since its time was over; `words`: stacks, or its last lines. `limit` is
+    for whoever asked: the seconds that there were in all.
     """
+
+    limit = 0.0
 
     def __init__(self, how: str, words: str, *, hung: bool = False) -> None:
         super().__init__(f"the process {how}")

@@ -28,7 +28,6 @@ from vllm_adapter.engine.ops.providers import load
 from vllm_adapter.engine.ops.spec import OpCase
 from vllm_adapter.engine.ops.step import Step
 from vllm_adapter.engine.runtime import RuntimeAdapter
-from vllm_adapter.errors import AdapterError
 from vllm_adapter.settings import PREFIX, AdapterFilter, Fallback, Settings
 
 Fn = Callable[..., Any]
@@ -62,7 +61,7 @@ class PlacedCall:
 
 
 class HeldDevice:
-    """One device. Each method of `COMMANDS` takes and gives plain data (see `wire`)."""
+    """One device. Its methods `do_NAME` are commands, of plain data (see `wire`)."""
 
     def __init__(self, open_it: Callable[[], OpenDevice], adapter: str) -> None:
         self._open, self._adapter = open_it, adapter
@@ -129,9 +128,9 @@ class HeldDevice:
         copied = tensor.to(self.device)
         return copied.clone() if copied.data_ptr() == tensor.data_ptr() else copied
 
-    def bound(self, op: str, facts: Mapping[str, Any]) -> Binding:
-        """A case bound on the device under policy `error`; errors as `bind`."""
-        return bind(OpCase.of(op, str(self.device), facts), self.settings)
+    def bind(self, op: str, facts: Mapping[str, Any], owner: object = None) -> Binding:
+        """Binds a case on the device under policy `error`; `owner` and errors as `ops.bind`."""
+        return bind(OpCase.of(op, str(self.device), facts), self.settings, owner)
 
     def step(self, given: Mapping[str, Any]) -> Step:
         """A step whose tensors are on the device, from one on the host."""
@@ -155,25 +154,25 @@ class HeldDevice:
         """Waits for the device."""
         self.runtime.synchronize_stream(self.index)
 
-    # What can be asked.
+    # What can be asked: `do_NAME` for the command NAME, of and to plain data.
 
-    def open(self) -> dict[str, str]:
+    def do_open(self) -> dict[str, str]:
         """Opens the device."""
         return {"runtime": type(self.runtime).__name__, "device": str(self.device)}
 
-    def bind(self, op: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def do_bind(self, op: str, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Binds a case: the number of what runs it, and the names of the winners."""
-        binding = self.bound(op, facts)
+        binding = self.bind(op, facts)
         return {"number": self.keep(binding), "providers": list(binding.providers)}
 
-    def function(self, kind: str, name: str) -> int:
+    def do_function(self, kind: str, name: str) -> int:
         """A function: a `packet` of torch's, or a `kernel` of the adapter's, "module:name"."""
         if kind == "packet":
             _ = self.opened  # puts the adapter in use, which the default overload asks
             return self.keep(getattr(torch.ops.vllm_adapter, name))
         return self.keep(load(name, self._adapter))
 
-    def place(
+    def do_place(
         self, op: str, bases: Sequence[torch.Tensor], arguments: Sequence[Any]
     ) -> dict[str, Any]:
         """Arguments on the device: values, or views (base, sizes, strides, offset) of `bases`.
@@ -195,7 +194,7 @@ class HeldDevice:
         where = there[0].device if there else self.device
         return {"number": self.keep(call), "device": str(where)}
 
-    def write(self, call: int, bases: Sequence[torch.Tensor]) -> None:
+    def do_write(self, call: int, bases: Sequence[torch.Tensor]) -> None:
         """Other contents at the same addresses."""
         placed: PlacedCall = self.kept(call)
         for mine, other in zip(placed.bases, bases, strict=True):
@@ -203,7 +202,7 @@ class HeldDevice:
         placed.held = [argument.clone() for argument in placed.written()]
         placed.ran = False
 
-    def ready(
+    def do_ready(
         self,
         call: int,
         binding: int | None = None,
@@ -230,7 +229,7 @@ class HeldDevice:
         else:
             placed.arguments[-1] = None if plan is None else self.kept(plan)(there, None)
 
-    def run(
+    def do_run(
         self, call: int, function: int, times: int = 1, bases: bool = True, thread: bool = False
     ) -> dict[str, Any]:
         """Runs a call: each run's results and arguments written in place, then all bases.
@@ -252,12 +251,12 @@ class HeldDevice:
         after = placed.bases if bases else []
         return {"runs": runs, "bases": after, "number": self.keep(last)}
 
-    def read(self, results: int) -> list[dict[str, Any]]:
+    def do_read(self, results: int) -> list[dict[str, Any]]:
         """Results that were kept, as they are now."""
         self.synchronize()
         return [*map(shown, self.kept(results))]
 
-    def live(self, collect: bool = False) -> int:
+    def do_live(self, collect: bool = False) -> int:
         """Allocations that nobody has freed; `collect` breaks up cycles first.
 
         Tensors are not counted, also where the runtime does: a plan keeps its own for good.
@@ -271,17 +270,17 @@ class HeldDevice:
         except Exception:
             return UNCOUNTED
 
-    def echo(self, tensor: torch.Tensor) -> torch.Tensor:
+    def do_echo(self, tensor: torch.Tensor) -> torch.Tensor:
         """tensor: [...], through the device and back."""
         there = self.to_device(tensor)
         self.synchronize()
         return there
 
-    def learn(self, package: str, sources: Mapping[str, str]) -> None:
+    def do_learn(self, package: str, sources: Mapping[str, str]) -> None:
         """Makes modules that can be imported as `package.NAME`, from their texts."""
         sent.install(package, sources)
 
-    def look(self, module: str, name: str, given: Mapping[str, Any]) -> Any:
+    def do_look(self, module: str, name: str, given: Mapping[str, Any]) -> Any:
         """What a function `name(device, **given)` of a module gives."""
         return getattr(importlib.import_module(module), name)(self, **given)
 
@@ -292,18 +291,8 @@ class HeldDevice:
         """
         for number in forget:
             self._kept.pop(number, None)
-        if command not in COMMANDS:
-            raise AdapterError(f"nobody can ask for {command}", hint="COMMANDS lists what is")
         with _strict():
-            return getattr(self, command)(**given)
-
-
-COMMANDS: Final = frozenset(
-    {
-        *("open", "bind", "function", "place", "write", "ready", "run", "read"),
-        *("live", "echo", "learn", "look"),
-    }
-)
+            return getattr(self, f"do_{command}")(**given)
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:
