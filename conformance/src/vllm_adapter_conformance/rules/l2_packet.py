@@ -86,8 +86,7 @@ def _refused(bench: Bench, refused: OpFacts, packet: Kept) -> None:
     sample = runs.samples(SPECS[refused.op], refused.facts, bench)[0]
     call = runs.make_call(bench, SPECS[refused.op], sample)
     traced = bench.observe(tracing.trace, function=packet.number)
-    graphs = bench.kept(traced["graphs"])
-    compiled = bench.kept(traced["function"])
+    _, compiled = (bench.kept(traced[name]) for name in ("graphs", "function"))
     for how, function in (("eager", packet), ("compiled", compiled)):
         error = _error_of(bench, call, function)
         # dynamo wraps what a fake raises, and keeps its name and text.
@@ -99,7 +98,6 @@ def _refused(bench: Bench, refused: OpFacts, packet: Kept) -> None:
                 f"UnsupportedCase from a direct call of {refused.op} {refused.id} ({how})",
                 "a result" if error is None else runs.error_text(error),
             )
-    del graphs
 
 
 def _error_of(bench: Bench, call: DeviceCall, function: Kept) -> Exception | None:
