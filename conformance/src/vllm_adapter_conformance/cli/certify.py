@@ -115,7 +115,7 @@ def _lacking(target: Target, level: str) -> list[str]:
     from dataclasses import replace
 
     from vllm_adapter_conformance.certificate import mustpass
-    from vllm_adapter_conformance.plan.requirements import sentences, shortfall
+    from vllm_adapter_conformance.certificate.requirements import sentences, shortfall
     from vllm_adapter_conformance.plan.suite import make_plan
     from vllm_adapter_conformance.rules import registered
 

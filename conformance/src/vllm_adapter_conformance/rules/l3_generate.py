@@ -33,13 +33,13 @@ logits may be off, each by four times as much as the reference's."""
 def _cases(kind: str) -> Cases:
     def cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
         """Of the first dtype that is declared: float32 where it is."""
-        first: Case | None = None
+        first = ""
         for dtype in DTYPES if target.capability else ():
             found = model_case(target, kind, dtype)
-            if first is None and isinstance(found, Case):
-                first = found
+            if first and isinstance(found, Case):
+                found = NotDeclaredCase(dtype, "/operators", f"tokens are compared in {first}")
             elif isinstance(found, Case):
-                found = NotDeclaredCase(dtype, "/operators", f"tokens are compared in {first.id}")
+                first = dtype
             yield found
 
     return cases
