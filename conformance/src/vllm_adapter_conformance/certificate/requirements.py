@@ -17,8 +17,8 @@ from vllm_adapter_conformance.certificate.mustpass import Group, RuleList
 from vllm_adapter_conformance.plan.suite import NO_CASE, SuitePlan, levels_up_to
 
 PLAIN_WORK: Final[Mapping[str, str]] = {
-    "unary": "copy",
-    "binary": "add, eq",
+    "unary": "copy, abs",
+    "binary": "add, sub, mul, eq, ne, le, and, or",
     "reduce": "all",
     "fill": "fill",
 }
