@@ -13,7 +13,7 @@ import torch
 
 from vllm_adapter.engine.ops.bind import Binding
 from vllm_adapter.engine.ops.catalog import SPECS
-from vllm_adapter.engine.ops.step import make_step
+from vllm_adapter.engine.ops.step import Step, make_step
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.ops import runs
 from vllm_adapter_conformance.ops.cases import Facts
@@ -55,6 +55,18 @@ def expected(call: PlainCall, sample: Sample) -> Sequence[Expected]:
     return runs.expected(runs.DeviceCall(SPECS[call["op"]], sample, list(call["args"]), []))
 
 
+def step_of(call: PlainCall, device: torch.device | str) -> Step:
+    """The step of a planned call, on a device."""
+    step = call["step"]
+    return make_step(
+        tuple(step["query_lens"]),
+        tuple(step["context_lens"]),
+        step["block_table"],
+        step["block_size"],
+        device,
+    )
+
+
 @dataclass
 class ReadyCall:
     """A call on the device, its weight prepared and its step planned."""
@@ -67,7 +79,7 @@ class ReadyCall:
     @classmethod
     def on(cls, bench: Bench, call: PlainCall) -> ReadyCall:
         """Binds it under policy `error`; the plan, where there is one, is made once."""
-        op, step = call["op"], call["step"]
+        op = call["op"]
         binding = bench.bind(op, dict(call["facts"]))
         args = [
             bench.to_device(one) if isinstance(one, torch.Tensor) else one for one in call["args"]
@@ -76,16 +88,7 @@ class ReadyCall:
             at = runs.WEIGHTS[op]
             args[at] = binding.prepare_weights(args[at])
         if SPECS[op].operator.planned:
-            assert step is not None
-            binding.plan(
-                make_step(
-                    tuple(step["query_lens"]),
-                    tuple(step["context_lens"]),
-                    step["block_table"],
-                    step["block_size"],
-                    bench.device,
-                )
-            )
+            binding.plan(step_of(call, bench.device))
             args[-1] = binding.handle
         mutated = [args[at] for at in SPECS[op].mutates]
         return cls(binding, args, mutated, [one.clone() for one in mutated])

@@ -20,8 +20,8 @@ _WORD: Final = re.compile(r"[a-z0-9]+")
     "must be `identity.arch`: else cases of one chip were run on another. What stands behind the "
     "device goes into the certificate: the device nodes that the process has open, and the "
     "library's own name. Where the host's CPU ran the cases of another device, or no device node "
-    "is open, nothing was said of a chip, and there is no badge. Choose the descriptor by `match`, or mend "
-    "its identity.",
+    "is open, nothing was said of a chip, and there is no badge. Choose the descriptor by "
+    "`match`, or mend its identity.",
     cases=once,
     needs=("L1.device.open",),
 )
