@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 
+import importlib_metadata
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -396,6 +397,15 @@ def test_a_preview_may_be_there_and_counts_for_nothing(acme):
         previews=True,
     )
     assert document["level_reached"] == "L4" and faults(document) == []
+
+
+def test_a_preview_lasts_for_one_minor_release():
+    minor = importlib_metadata.version("vllm-adapter-conformance").rpartition(".")[0]
+    for rule in registered().values():
+        assert bool(rule.since) == rule.preview, f"{rule.id}: since when is it a preview?"
+        assert rule.since in ("", minor), (
+            f"{rule.id} is a preview since {rule.since}: let it count, or take it out"
+        )
 
 
 # ---- waivers

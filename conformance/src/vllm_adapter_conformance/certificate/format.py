@@ -62,7 +62,7 @@ class Suite(Struct, frozen=True):
     files_sha256: _Digest
     """SHA-256 over the digests of all files of the suite."""
     mustpass_sha256: _Digest
-    """SHA-256 of the committed list of rules that must pass."""
+    """SHA-256 of the committed list: rules, their cores, known cases, waivers."""
 
 
 class Core(Struct, frozen=True):
@@ -267,8 +267,8 @@ class Certificate(Struct, frozen=True):
     level_asked: Level
     """The level that was asked for."""
     level_reached: Level | None
-    """The highest level of which every rule, and every rule of the levels below, has passed; null
-    if none."""
+    """The highest level of which every rule, and every rule of the levels below, has held, and
+    the core has run; null if none."""
     grade: Literal["release", "development"]
     """release: unchanged installed files; development: an editable install or a dirty tree."""
     emulated: bool
