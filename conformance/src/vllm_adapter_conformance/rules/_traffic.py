@@ -39,11 +39,11 @@ class Traffic:
             self.to_device += size
 
 
-class Meter(TorchDispatchMode):
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's
     """Counts what torch copies between the host and another device."""
 
     def __init__(self, traffic: Traffic) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # torch's
         self._traffic = traffic
 
     def __torch_dispatch__(
