@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules._memory import allocated, index, pattern, read
-from vllm_adapter_conformance.rules.l1_stream import BULK, emptied, has_streams, pinned
+from vllm_adapter_conformance.rules._torch_streams import BULK, emptied, has_streams, pinned
 
 TRIES: Final = 5
 FRESH: Final = 65536
+CHILD: Final = "vllm_adapter_conformance.rules._failing_child"
+CHILD_LIMIT_S: Final = 50.0
+FAULTS: Final = {
+    "failed work": "corrupt@1+",
+    "a lost device": "lost@1",
+    "no memory": "oom@1",
+}
+"""SIM_FAULT by what happens."""
+_FAILED, _LOST, _OUT = "LaunchFailed", "DeviceLost", "OutOfMemory"
+WANTED: Final = {
+    "failed work": {"allocate": None, "copy": None, "wait": _FAILED, "allocate again": None},
+    "a lost device": {
+        "allocate": None,
+        "wait": _LOST,
+        "allocate again": _LOST,
+        "copy again": _LOST,
+        "wait again": _LOST,
+        "memory_info": _LOST,
+        "stream_create": _LOST,
+    },
+    "no memory": {"allocate": _OUT, "allocate again": None, "copy again": None},
+}
+"""The error of each call; None: it succeeds."""
 
 
 def _fresh(target: Target) -> Iterator[Case | NotDeclaredCase]:
@@ -77,3 +104,53 @@ def check_late(bench: Bench, case: Case) -> Observation:
             if early != data[-64:]:
                 return Observation(note=f"seen at try {number + 1}")
     raise Failure("old bytes for who does not wait", f"the new ones, in each of {TRIES} tries")
+
+
+def _faults(target: Target) -> Iterator[Case | NotDeclaredCase]:
+    for name in FAULTS:
+        if target.emulated:
+            yield Case(name)
+        else:
+            yield NotDeclaredCase(name, "/emulated", "nobody can break a real device on request")
+
+
+def with_fault(bench: Bench, *, device: int, fault: str) -> dict[str, Any]:
+    """What calls of the library answer in a fresh process in which a fault strikes."""
+    runtime: Any = bench.runtime
+    done = subprocess.run(
+        [sys.executable, "-m", CHILD, str(runtime.library.path), str(device)],
+        env=os.environ | {"SIM_FAULT": fault},
+        capture_output=True,
+        text=True,
+        timeout=CHILD_LIMIT_S,
+    )
+    if done.returncode:
+        return {"died": f"{done.returncode}: {done.stderr[-300:]}"}
+    seen: dict[str, Any] = json.loads(done.stdout)
+    return seen
+
+
+@rule(
+    "L1.emulated.failure",
+    summary="work that fails is told by the next wait for its stream, and a lost device by every "
+    "call from then on",
+    why="A kernel fails long after it was queued. Where nobody is told, the tokens after it are "
+    "made of what was there before; where a lost device seems to come back, a server goes on with "
+    "half of its memory gone. An emulated device lets both happen: SIM_FAULT=corrupt@1+ "
+    "spoils every transfer, lost@1 loses the device at its first work, oom@1 refuses the first "
+    "allocation; see the README of vllm-adapter-sim.",
+    cases=_faults,
+    needs=("L1.stream.wait",),
+)
+def check_failure(bench: Bench, case: Case) -> Observation:
+    """Lets the fault strike in a process of its own, and asks again and again."""
+    seen = bench.observe(with_fault, device=index(bench), fault=FAULTS[case.id])
+    if "died" in seen:
+        raise Failure("the faults to end in typed errors", f"the process to end: {seen['died']}")
+    for step, wanted in WANTED[case.id].items():
+        if seen[step] != wanted:
+            raise Failure(
+                f"{step} to answer {wanted or 'OK'} with SIM_FAULT={FAULTS[case.id]}",
+                f"{seen[step] or 'OK'}",
+            )
+    return Observation(note=", ".join(f"{step}: {kind}" for step, kind in seen.items() if kind))

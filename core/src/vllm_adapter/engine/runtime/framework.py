@@ -150,7 +150,17 @@ class FrameworkRuntime(RuntimeAdapter):
         if self.torch_type == "cpu":
             return _host_capacity()
         free, total = self._module.mem_get_info(device)
-        return MemoryCapacity(int(total), int(free), unified=False)
+        return MemoryCapacity(
+            int(total), int(free), unified=False, pooled_bytes=self._pooled(device)
+        )
+
+    def _pooled(self, device: torch.device) -> int:
+        """What torch's caching allocator keeps of freed memory; 0 where it has none."""
+        reserved = getattr(self._module, "memory_reserved", None)
+        allocated = getattr(self._module, "memory_allocated", None)
+        if reserved is None or allocated is None:
+            return 0
+        return max(0, int(reserved(device)) - int(allocated(device)))
 
     def memory_stats(self, device_id: int) -> MemoryStats:
         device = self.device(device_id)
