@@ -1,4 +1,7 @@
-"""Wrong C libraries: the simulated accelerator with one place of its source changed."""
+"""C libraries that are the simulated accelerator with a place of its source changed.
+
+Those of `patches.toml` are wrong; those of `rights.toml` are right.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,14 @@ from typing import Any, Final
 
 import sim_library
 
-FILE: Final = Path(__file__).with_name("patches.toml")
-PATCHES: Final[dict[str, list[dict[str, Any]]]] = tomllib.loads(FILE.read_text("utf-8"))
+HERE: Final = Path(__file__).parent
+PATCHES: Final[dict[str, list[dict[str, Any]]]] = {
+    name: changes
+    for file in ("patches.toml", "rights.toml")
+    for name, changes in tomllib.loads((HERE / file).read_text("utf-8")).items()
+}
+STEPS: Final = {"right_pool_by_steps": 64 << 20, "right_pool_of_all": 3 << 30}
+"""What the descriptor says of free memory: memory.free_step_bytes."""
 
 
 def build(folder: Path, name: str) -> Path:

@@ -13,7 +13,7 @@ class Plugin:
     def open_runtime(self, device):
         from vllm_adapter_wrong import zoo
 
-        for module in ("copies", "devices", "memory", "pinned"):
+        for module in ("copies", "devices", "memory", "pinned", "rights"):
             import_module(f"vllm_adapter_wrong.{module}")
         kind = zoo.RUNTIMES.get(os.environ.get("WRONG_RUNTIME", ""))
         if kind is None:

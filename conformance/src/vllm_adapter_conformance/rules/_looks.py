@@ -17,10 +17,10 @@ GUARD: Final = 67
 """Bytes of the host's buffer behind a copy's own."""
 
 
-def attempt(action: Callable[[], object]) -> dict[str, Any]:
+def attempt(action: Callable[..., object], *arguments: object) -> dict[str, Any]:
     """How a call ended: the names of its error's classes and its sentence, or what it gave."""
     try:
-        given = action()
+        given = action(*arguments)
     except Exception as error:
         return {
             "kinds": [kind.__name__ for kind in type(error).__mro__],

@@ -1,44 +1,21 @@
-"""What the rules about a runtime's memory are written with: patterns, comparisons, allocations."""
+"""What rules about a runtime judge with, and how a process counts its own memory."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter_conformance.base.rule import Failure
+from vllm_adapter_conformance.rules._looks import DEVICE_POISON, HOST_POISON
 
 if TYPE_CHECKING:
     from vllm_adapter.contract.capability import Capability
-    from vllm_adapter.engine.runtime import Allocation
     from vllm_adapter_conformance.base.bench import Bench
     from vllm_adapter_conformance.base.target import Target
-
-MIB: Final = 1 << 20
-DEVICE_POISON: Final = 0xA5
-HOST_POISON: Final = 0x5A
-
-
-def pattern(bench: Bench, size: int, label: object = "") -> bytes:
-    """Random bytes that the seed and label fix."""
-    return random.Random(f"{bench.target.seed}/{label}/{size}").randbytes(size)
-
-
-@contextmanager
-def allocated(bench: Bench, size: int, *, alignment: int | None = None) -> Iterator[Allocation]:
-    """Device memory for a `with` block; given back at its end, unless it was already."""
-    memory = bench.runtime.allocate_memory(size, index(bench), alignment=alignment)
-    try:
-        yield memory
-    finally:
-        if memory.is_live:
-            memory.free()
 
 
 def index(bench: Bench) -> int:
@@ -57,27 +34,6 @@ def torch_type(target: Target) -> str:
     """The device's torch type, such as "cpu"."""
     assert target.device is not None
     return target.device.torch.partition(":")[0]
-
-
-def write(bench: Bench, memory: Allocation, data: bytes, offset: int = 0) -> None:
-    """Copies bytes to the device, from a buffer that may be written, and waits."""
-    bench.runtime.copy_host_to_device(memory, memoryview(bytearray(data)), offset=offset)
-    bench.runtime.synchronize_stream(index(bench))
-
-
-def read(bench: Bench, memory: Allocation, size: int | None = None, offset: int = 0) -> bytes:
-    """Copies bytes from the device into a buffer full of HOST_POISON, and waits."""
-    host = bytearray([HOST_POISON]) * (memory.size - offset if size is None else size)
-    bench.runtime.copy_device_to_host(memory, memoryview(host), offset=offset)
-    bench.runtime.synchronize_stream(index(bench))
-    return bytes(host)
-
-
-def poison(bench: Bench, memory: Allocation) -> bytes:
-    """Fills device memory with DEVICE_POISON and gives the bytes."""
-    data = bytes([DEVICE_POISON]) * memory.size
-    write(bench, memory, data)
-    return data
 
 
 def expect_bytes(got: bytes, want: bytes, what: str) -> None:
@@ -114,19 +70,6 @@ def expect_refused(seen: Mapping[str, Any], kind: type[Exception], what: str) ->
     if "kinds" in seen:
         raise Failure(f"{kind.__name__} for {what}", f"{seen['kinds'][0]}: {seen['said']}")
     raise Failure(f"{kind.__name__} for {what}", f"no error; it returned {seen['gave']}")
-
-
-def expect_error(kind: type[Exception], what: str, action: Callable[[], object]) -> None:
-    """Raises a Failure unless the action raises this error, or one derived from it."""
-    try:
-        result = action()
-    except kind:
-        return
-    except Exception as error:
-        raise Failure(
-            f"{kind.__name__} for {what}", f"{type(error).__name__}: {one_line(error)}"
-        ) from error
-    raise Failure(f"{kind.__name__} for {what}", f"no error; it returned {result!r}")
 
 
 def _give_back_free_pages() -> None:

@@ -311,16 +311,9 @@ def exhausted(bench: Bench, *, device: int, sizes: Sequence[int]) -> dict[str, A
     refused: dict[str, Any] = {}
     for size in sizes:
         while len(held) < MOST_PIECES:
-            given: list[Any] = []
-            refused = looks.attempt(
-                lambda size=size, given=given: given.append(runtime.allocate_memory(size, device))
-            )
-            if not given:
+            refused = looks.attempt(_take, bench, device, size, held)
+            if "kinds" in refused:
                 break
-            memory, mark = given[0], len(held).to_bytes(MARK, "little")
-            looks.put(bench, memory, mark)
-            looks.put(bench, memory, mark, size - MARK)
-            held.append(memory)
         if "OutOfMemory" not in refused.get("kinds", ()):
             break
     full = looks.capacity(bench, device=device)
@@ -330,11 +323,9 @@ def exhausted(bench: Bench, *, device: int, sizes: Sequence[int]) -> dict[str, A
         for at in (0, memory.size - MARK)
         if looks.get(bench, memory, MARK, at) != number.to_bytes(MARK, "little")
     ]
-    taken = sum(memory.size for memory in held)
-    for memory in held:
-        memory.free()
-    count = len(held)
-    held, memory, given = [], None, []
+    taken, count = sum(memory.size for memory in held), len(held)
+    while held:
+        held.pop().free()
     after = runtime.memory_stats(device)
     part = max(MARK, (before["free"] + before["pooled"]) // 4)
     again = looks.attempt(lambda: _marked(bench, device, part))
@@ -351,6 +342,14 @@ def exhausted(bench: Bench, *, device: int, sizes: Sequence[int]) -> dict[str, A
         "again": again,
         "after": looks.capacity(bench, device=device),
     }
+
+
+def _take(bench: Bench, device: int, size: int, held: list[Any]) -> None:
+    """Allocates one piece more, and marks both its ends with its number."""
+    memory, mark = bench.runtime.allocate_memory(size, device), len(held).to_bytes(MARK, "little")
+    held.append(memory)
+    looks.put(bench, memory, mark)
+    looks.put(bench, memory, mark, size - MARK)
 
 
 def _marked(bench: Bench, device: int, size: int) -> bool:

@@ -12,7 +12,9 @@ from typing import Any, Final
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules._memory import allocated, index, pattern, read
+from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.rules._drawn import content
+from vllm_adapter_conformance.rules._memory import index
 from vllm_adapter_conformance.rules._torch_streams import BULK, emptied, has_streams, pinned
 
 TRIES: Final = 5
@@ -49,6 +51,17 @@ def _fresh(target: Target) -> Iterator[Case | NotDeclaredCase]:
         yield NotDeclaredCase("fresh memory", "/emulated", "on a real device it may hold anything")
 
 
+def fresh(bench: Bench, *, device: int, size: int) -> list[bytes]:
+    """Memory that nobody wrote, twice, the second time over memory that held zeros."""
+    seen = []
+    for _ in range(2):
+        memory = bench.runtime.allocate_memory(size, device)
+        seen.append(looks.get(bench, memory))
+        looks.fill(bench, memory, 0)
+        memory.free()
+    return seen
+
+
 @rule(
     "L1.emulated.fresh",
     summary="fresh memory of an emulated device is not zero",
@@ -58,18 +71,15 @@ def _fresh(target: Target) -> Iterator[Case | NotDeclaredCase]:
     needs=("L1.copy.round_trip",),
 )
 def check_fresh(bench: Bench, case: Case) -> Observation:
-    """Reads memory that nobody wrote, twice, the second time over memory that held zeros."""
-    for turn in range(2):
-        with allocated(bench, FRESH) as memory:
-            seen = read(bench, memory)
-            if seen.count(0) > len(seen) // 2:
-                raise Failure(
-                    "fresh memory filled with a pattern",
-                    f"{seen.count(0)} of {len(seen)} bytes are zero (allocation {turn})",
-                )
-            host = memoryview(bytearray(FRESH))
-            bench.runtime.copy_host_to_device(memory, host)
-    return Observation(note=f"filled with {seen[:4].hex()}")
+    """Reads memory that nobody wrote."""
+    seen = bench.observe(fresh, device=index(bench), size=FRESH)
+    for turn, found in enumerate(seen):
+        if found.count(0) > len(found) // 2:
+            raise Failure(
+                "fresh memory filled with a pattern",
+                f"{found.count(0)} of {len(found)} bytes are zero (allocation {turn})",
+            )
+    return Observation(note=f"filled with {seen[0][:4].hex()}")
 
 
 def _late(target: Target) -> Iterator[Case | NotDeclaredCase]:
@@ -78,6 +88,23 @@ def _late(target: Target) -> Iterator[Case | NotDeclaredCase]:
     else:
         reason = "a real device may be done at any time"
         yield NotDeclaredCase("copies on a stream", "/emulated", reason)
+
+
+def late(bench: Bench, *, device: int, data: bytes) -> list[bytes]:
+    """The end of a long copy's target, without a wait, in some tries; the last may be late."""
+    runtime, seen = bench.runtime, []
+    memory, stream = runtime.allocate_memory(len(data), device), runtime.create_stream(device)
+    source = pinned(bench, data)
+    for _ in range(TRIES):
+        back = emptied(bench, len(data))
+        runtime.copy_host_to_device(memory, source, stream=stream)
+        runtime.copy_device_to_host(memory, back, stream=stream)
+        seen.append(bytes(back[-64:]))
+        runtime.synchronize_stream(device, stream)
+        if seen[-1] != data[-64:]:
+            break
+    memory.free()
+    return seen
 
 
 @rule(
@@ -90,19 +117,10 @@ def _late(target: Target) -> Iterator[Case | NotDeclaredCase]:
 )
 def check_late(bench: Bench, case: Case) -> Observation:
     """Looks at a long copy's end without waiting; busy machines get several tries."""
-    runtime, device = bench.runtime, index(bench)
-    data = pattern(bench, BULK, "late")
-    with allocated(bench, BULK) as memory:
-        stream = runtime.create_stream(device)
-        source = pinned(bench, data)
-        for number in range(TRIES):
-            back = emptied(bench, BULK)
-            runtime.copy_host_to_device(memory, source, stream=stream)
-            runtime.copy_device_to_host(memory, back, stream=stream)
-            early = bytes(back[-64:])
-            runtime.synchronize_stream(device, stream)
-            if early != data[-64:]:
-                return Observation(note=f"seen at try {number + 1}")
+    data = content((bench.target.seed, "late"), BULK)
+    seen = bench.observe(late, device=index(bench), data=data)
+    if seen[-1] != data[-64:]:
+        return Observation(note=f"seen at try {len(seen)}")
     raise Failure("old bytes for who does not wait", f"the new ones, in each of {TRIES} tries")
 
 

@@ -17,7 +17,7 @@ from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, O
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules import _looks as looks
 from vllm_adapter_conformance.rules._drawn import MIB
-from vllm_adapter_conformance.rules._memory import expect_refused, index
+from vllm_adapter_conformance.rules._memory import descriptor, expect_refused, index
 
 if TYPE_CHECKING:
     from vllm_adapter.c_abi.library import Library
@@ -133,14 +133,11 @@ def sized(bench: Bench, *, device: int) -> dict[str, Any]:
     total = library.device_info(device).total_bytes
     memory = runtime.allocate_memory(PIECE, device)
     during = runtime.query_memory_capacity(device)
-    stats = runtime.memory_stats(device)
     memory.free()
     return {
         "total": before.total_bytes,
         "info": total,
         "taken": before.free_bytes - during.free_bytes,
-        "step": (bench.opened.capability.memory.free_step_bytes or 0),
-        "in use": stats.allocated_bytes,
         "above": looks.attempt(lambda: runtime.allocate_memory(total + 1, device).free()),
     }
 
@@ -165,7 +162,7 @@ def check_capacity(bench: Bench, case: Case) -> Observation:
             )
     elif case.id == "a request above the total":
         expect_refused(seen["above"], OutOfMemory, f"{total + 1} bytes of {total}")
-    elif not seen["step"] and not PIECE <= seen["taken"] <= 2 * PIECE:
+    elif not descriptor(bench).memory.free_step_bytes and not PIECE <= seen["taken"] <= 2 * PIECE:
         raise Failure(
             f"about {PIECE} bytes less free while they are held", f"{seen['taken']} less"
         )

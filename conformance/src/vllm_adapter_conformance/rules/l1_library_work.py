@@ -94,7 +94,8 @@ def sentences(bench: Bench, *, device: int) -> list[dict[str, Any]]:
     library = library_of(bench)
     library.open(device)
     ask: Any = library.functions["last_error"]
-    turn, seen = threading.Barrier(2), [{}, {}]
+    turn = threading.Barrier(2)
+    seen: list[dict[str, Any]] = [{}, {}]
 
     def text() -> str:
         raw = ask()
