@@ -34,6 +34,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import msgspec  # noqa: E402
 import patches  # noqa: E402
 import sim_library  # noqa: E402
+import table  # noqa: E402
 from fake_dist import environment, install  # noqa: E402
 
 PACKAGE = "vllm_adapter_wrong"
@@ -61,6 +62,14 @@ THEMES = {
     "error.c": ("L1.library",),
 }
 """The rules that are tried first, by where a runtime's fault is: all others come after them."""
+RIGHT = (
+    "L1.copy.offset",
+    "L1.copy.again",
+    "L1.memory.free",
+    "L1.memory.disjoint",
+    "L1.event.query",
+)
+"""What a test tries of a right runtime; the whole is tried by this command."""
 KINDS = ("host", "on the library", "library")
 
 
@@ -223,6 +232,9 @@ def look(name: str, kind: str, library: Path, given: argparse.Namespace) -> list
         runtime = runtimes()[name]
         made = runtime("sim") if kind == KINDS[1] else runtime()
         bench.opened = dataclasses.replace(bench.opened, runtime=made)
+    rules = tuple(given.rules or ())
+    if given.expected:
+        rules = tuple(table.QUICK[_group(kind)][name].split()) or RIGHT
     found: list[dict[str, Any]] = []
     failed: set[str] = set()
     where = patches.PATCHES[name][0]["file"] if kind == KINDS[2] else ""
@@ -236,7 +248,9 @@ def look(name: str, kind: str, library: Path, given: argparse.Namespace) -> list
     for item in items:
         if item.rule.level != "L1" or failed & set(item.rule.needs):
             continue
-        if given.rules and not any(item.rule.id.startswith(rule) for rule in given.rules):
+        if rules and not item.rule.id.startswith(rules):
+            continue
+        if given.theme and (_late(item) or not item.rule.id.startswith(first)):
             continue
         result = run_item(bench, item)
         if given.times:
@@ -249,6 +263,10 @@ def look(name: str, kind: str, library: Path, given: argparse.Namespace) -> list
             if not given.whole:
                 break
     return found
+
+
+def _group(kind: str) -> str:
+    return KINDS[0] if kind == KINDS[0] else KINDS[2]
 
 
 def _late(item: Any) -> int:
@@ -308,6 +326,8 @@ def main() -> int:
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--part", default="1/1", help="2/4: the second of four shares")
     parser.add_argument("--seed", type=int, help="of the suite's draws")
+    parser.add_argument("--theme", action="store_true", help="only the quick rules of its fault")
+    parser.add_argument("--expected", action="store_true", help="only the rule of seen_by.toml")
     parser.add_argument("--certify", action="store_true", help="by the command, as installed")
     parser.add_argument("--whole", action="store_true", help="go on after a first failure")
     parser.add_argument("--times", action="store_true", help="print what each case took")

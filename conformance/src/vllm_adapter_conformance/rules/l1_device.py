@@ -134,8 +134,10 @@ def live(bench: Bench, *, device: int) -> dict[str, Any]:
     if bench.device.type != "cpu" and name is not None:
         seen["name"] = str(name(device))
     if bench.device.type != "cpu" and properties is not None:
-        size = getattr(properties(device), "total_memory", None)
-        seen |= {} if size is None else {"size": int(size)}
+        told = properties(device)
+        for key, attribute in (("size", "total_memory"), ("subgroup", "warp_size")):
+            value = getattr(told, attribute, None)
+            seen |= {} if value is None else {key: int(value)}
     return seen
 
 
@@ -211,12 +213,17 @@ def check_live(bench: Bench, case: Case) -> Observation:
 
 
 def _same_name(found: str, declared: str) -> bool:
-    """Whether one name has a word of the other's: drivers say `NVIDIA H200` for `H200 SXM`."""
-    words, others = (
-        {word for word in _plain(name).split() if any(c.isdigit() for c in word) or len(word) > 3}
-        for name in (found, declared)
+    """Whether both name one chip: drivers say `NVIDIA H200` for `H200 SXM`.
+
+    A word with a digit that both have tells it; where one has none, any longer word does.
+    """
+    words, others = (set(_plain(name).split()) for name in (found, declared))
+    numbers, other_numbers = (
+        {word for word in known if any(c.isdigit() for c in word)} for known in (words, others)
     )
-    return bool(words & others) or _plain(found) == _plain(declared) != ""
+    if numbers and other_numbers:
+        return bool(numbers & other_numbers)
+    return bool({word for word in words & others if len(word) > 3}) or words == others != set()
 
 
 def _plain(name: str) -> str:

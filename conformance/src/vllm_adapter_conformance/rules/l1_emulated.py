@@ -20,7 +20,7 @@ from vllm_adapter_conformance.rules._torch_streams import BULK, emptied, has_str
 TRIES: Final = 5
 FRESH: Final = 65536
 CHILD: Final = "vllm_adapter_conformance.rules._failing_child"
-CHILD_LIMIT_S: Final = 50.0
+CHILD_LIMIT_S: Final = 120.0
 FAULTS: Final = {
     "failed work": "corrupt@1+",
     "a lost device": "lost@1",
@@ -159,6 +159,7 @@ def with_fault(bench: Bench, *, device: int, fault: str) -> dict[str, Any]:
     "allocation; see the README of vllm-adapter-sim.",
     cases=_faults,
     needs=("L1.stream.wait",),
+    seconds=150.0,
 )
 def check_failure(bench: Bench, case: Case) -> Observation:
     """Lets the fault strike in a process of its own, and asks again and again."""

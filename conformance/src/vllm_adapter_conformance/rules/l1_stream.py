@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
+from vllm_adapter.errors import DeviceError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.rules import _looks as looks
 from vllm_adapter_conformance.rules._drawn import chance, content
-from vllm_adapter_conformance.rules._memory import expect_bytes, index
+from vllm_adapter_conformance.rules._memory import expect_bytes, expect_refused, index
 from vllm_adapter_conformance.rules._torch_streams import BULK, Work, emptied, has_streams, pinned
 
 ROUNDS: Final = 4
@@ -175,36 +177,52 @@ def check_event(bench: Bench, case: Case) -> Observation:
     return Observation(note=seen["streams"])
 
 
-def of_device(bench: Bench, *, device: int) -> dict[str, Any]:
-    """What a stream of a device says of itself, and how two others end: of no device, of none."""
+def of_device(bench: Bench, *, device: int, other: int) -> dict[str, Any]:
+    """What a stream of a device says of itself, and how uses of streams of others ended."""
     runtime = bench.runtime
     stream: Any = runtime.create_stream(device)
-    other: Any = runtime.create_stream(device)
     found = getattr(stream, "device", None)
-    return {
+    seen = {
         "given": stream is not None,
         "index": getattr(found, "index", getattr(stream, "device_id", None)),
-        "same": stream is other or (stream is not None and stream == other),
         "no device": looks.attempt(lambda: runtime.create_stream(runtime.get_device_count())),
     }
+    memory, host = runtime.allocate_memory(64, device), memoryview(bytearray(64))
+    foreign: dict[str, Any] = {"nobody's": object()}
+    if other != device:
+        foreign[f"device {other}'s"] = runtime.create_stream(other)
+    for name, given in foreign.items():
+        seen[name] = [
+            looks.attempt(partial(copy, memory, host, stream=given))
+            for copy in (runtime.copy_host_to_device, runtime.copy_device_to_host)
+        ]
+    runtime.synchronize_stream(device)
+    memory.free()
+    return seen
 
 
 @rule(
     "L1.stream.own",
-    summary="a device that has streams gives one when asked, on the device that was named",
+    summary="a device that has streams gives one when asked, on the device that was named, and "
+    "takes no other's",
     why="Swapping and copying beside the step's kernels need a queue of their own. None says that "
     "the device has no streams, and all work then waits in one; a stream of another device gets "
-    "its work refused, or done elsewhere.",
+    "its work refused, or done elsewhere. One that is taken all the same leaves who waits for it "
+    "with copies that are still under way: refuse it by a DeviceError.",
     cases=_one,
     needs=("L1.device.count",),
 )
 def check_own(bench: Bench, case: Case) -> None:
-    """Makes streams on each device, and one on none."""
-    for device in range(len(bench.target.record.devices)):
-        seen = bench.observe(of_device, device=device)
+    """Makes streams on each device, and one on none; gives copies streams that are no one's."""
+    devices = len(bench.target.record.devices)
+    for device in range(devices):
+        seen = bench.observe(of_device, device=device, other=(device + 1) % devices)
         if not seen["given"]:
             raise Failure(f"a stream of device {device}", "None, which says that it has none")
         if seen["index"] != device:
             raise Failure(f"a stream of device {device}", f"one of device {seen['index']}")
         if "kinds" not in seen["no device"]:
             raise Failure("an error for a stream of no device", seen["no device"]["gave"])
+        for name in seen.keys() - {"given", "index", "no device"}:
+            for tried in seen[name]:
+                expect_refused(tried, DeviceError, f"a copy of device {device} on {name} stream")
