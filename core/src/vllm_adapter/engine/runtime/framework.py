@@ -187,6 +187,11 @@ class FrameworkRuntime(RuntimeAdapter):
                 f"{stream!r} is no stream of a {self.torch_type} device of torch's",
                 hint="make it with create_stream of this runtime",
             )
+        if (stream.device.index or 0) != device_id:
+            raise DeviceError(
+                f"{stream!r} cannot take work of device {device_id}",
+                hint="make the stream on the device whose memory is used",
+            )
         with stream:
             host = source if target.device.type == self.torch_type else target
             # Pageable host memory may be gone before an asynchronous copy has read it.
