@@ -6,7 +6,7 @@ takes scratch memory to be as it left it, or gives a result that its next call o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +14,8 @@ import torch
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.ops import runs
+from vllm_adapter_conformance.ops.draw import CONTENTS
 from vllm_adapter_conformance.ops.runs import DeviceCall
-from vllm_adapter_conformance.ops.space import plain_choice
 from vllm_adapter_conformance.ops.trials import TRIALS
 
 if TYPE_CHECKING:
@@ -27,10 +27,17 @@ class History:
     """The calls of one draw. `worst` is their largest share of the budget."""
 
     def __init__(
-        self, bench: Bench, op: str, facts: Facts, choice: Mapping[str, Any], seed: str
+        self,
+        bench: Bench,
+        op: str,
+        facts: Facts,
+        choice: Mapping[str, Any],
+        seed: str,
+        between: Sequence[Mapping[str, Any]] = (),
     ) -> None:
+        """`between`: facts and choices of the calls that come between two equal ones."""
         self.bench, self.op, self.facts = bench, op, facts
-        self.choice, self.seed = choice, seed
+        self.choice, self.seed, self.between = choice, seed, between
         self.binding: Binding = runs.bind_declared(bench, op, facts)
         self.worst = 0.0
 
@@ -48,18 +55,24 @@ class History:
             self._kept(first, held)
             self._equal(first, held, self._judged(first, "when repeated"))
         elif how == "in place":
-            other = self._call(self.choice, self.seed, contents=1)
-            for mine, theirs in zip(first.bases, other.bases, strict=True):
-                mine.copy_(theirs)
-            # What was written in place belongs to the new contents.
-            first.sample = other.sample
-            runs.make_ready(self.bench, self.binding, first)
-            self._judged(first, "with other contents at the same addresses", ready=True)
-        elif how == "in turn":
-            small = plain_choice(self.op, self.choice)
-            self._judged(self._call(small, f"{self.seed}/turn"), "after a call of another shape")
+            for contents in range(1, len(CONTENTS)):
+                other = self._call(self.choice, self.seed, contents)
+                for mine, theirs in zip(first.bases, other.bases, strict=True):
+                    mine.copy_(theirs)
+                # What was written in place belongs to the new contents.
+                first.sample = other.sample
+                runs.make_ready(self.bench, self.binding, first)
+                self._judged(first, "with other contents at the same addresses", ready=True)
+        elif self.between:
+            when = "after a call of another shape" if how == "in turn" else "after other facts"
+            for other in self.between:
+                # The same lengths, as far as it can be: a kernel might keep something by them.
+                facts, choice = other["facts"], other["choice"]
+                turn = History(self.bench, self.op, facts, choice, self.seed)
+                turn._judged(turn._call(choice, self.seed, contents=1), when)
+                self.worst = max(self.worst, turn.worst)
             self._kept(first, held)
-            self._equal(first, held, self._judged(first, "after a call of another shape"))
+            self._equal(first, held, self._judged(first, when))
         return self.worst
 
     def _call(self, choice: Mapping[str, Any], seed: str, contents: int = 0) -> DeviceCall:

@@ -77,7 +77,7 @@ def _check_drawn(bench: Bench, case: Case) -> Observation:
     op, worst = case.params["op"], 0.0
     for number, drawn in enumerate(case.params["draws"]):
         seed = f"{bench.target.seed}/{case.id}/{number}"
-        history = History(bench, op, drawn["facts"], drawn["choice"], seed)
+        history = History(bench, op, drawn["facts"], drawn["choice"], seed, drawn["between"])
         worst = max(worst, history.run())
     return Observation(worst, f"{len(case.params['draws'])} draws")
 
