@@ -101,6 +101,22 @@ def test_what_is_not_deterministic_is_right_all_the_same():
         )
 
 
+@pytest.mark.parametrize("length", [4, 7, 20, 64])
+def test_a_result_that_a_later_call_overwrites_is_found(length):
+    ring = []
+
+    def kernel(x):
+        found = silu(x)
+        if len(ring) == length:
+            ring.append(ring.pop(0))
+            return ring[-1].copy_(found)
+        ring.append(found)
+        return found
+
+    with pytest.raises(Failure, match=r"what call \d+ of 2000 gave, read after the last call"):
+        many(kernel)
+
+
 def test_what_the_first_of_two_inputs_left_is_found():
     kept = {}
 

@@ -120,6 +120,7 @@ _SCORES: Final[Dimension] = {
     "rising": ("rising", "falling"),
     "far below": ("far below",),
     "far above": ("far above",),
+    "far apart": ("far apart",),
     "even": ("no query", "equal keys"),
     "small": ("tiny",),
     "positive": ("positive",),
@@ -260,6 +261,7 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
         "context": {
             "least": ("one", "block", "block and one"),
             "short": ("short", "two blocks", "two blocks and one"),
+            "tiles": (63, 64, 65, 127, 128, 129),
             "above 255": (255, 256, 257, 300),
             "above 512": (512, 513, 600, 1025),
             "above 2048": (2049, 4097),
@@ -267,8 +269,8 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
         },
         "queries": {
             "few": (2, 5, 16),
-            "many": (17, 33, 65),
-            "above 128": (129, 200),
+            "many": (17, 32, 33, 64, 65),
+            "above 128": (128, 129, 200),
             "above 256": (257, 300),
         },
         "kv_heads": _KV_HEADS,
@@ -288,8 +290,9 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
         "queries": {
             "one": (1,),
             "few": (2, 9, 16, 17),
-            "many": (33, 65, 129),
-            "above 256": (257, 300),
+            "many": (32, 33, 64, 65),
+            "above 128": (127, 128, 129),
+            "above 256": (256, 257, 300),
             "above 512": (513, 600),
         },
         "kv_heads": _KV_HEADS,

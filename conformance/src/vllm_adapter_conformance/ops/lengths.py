@@ -52,8 +52,8 @@ def _paged_lengths(
         queries = list(contexts)
     else:
         contexts[place] = max(long, queried)
-        if batch > 1:
-            other = (place + 1) % batch
+        # Some have nothing new, beside the long one and at the end, as padding has it.
+        for other in {(place + 1) % batch, batch - 1} - {place}:
             queries[other], contexts[other] = random.choice(((0, 0), (0, block + 1), (0, SHORT)))
         queries = [min(q, c) for q, c in zip(queries, contexts, strict=True)]
     return tuple(queries), tuple(contexts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.contract.operators import OPERATORS
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 CALLS: Final = 2000
 """Calls of one operator in a row: what is wrong once in a thousand is met twice."""
 CALLS_OF_A_THREAD: Final = 200
+KEPT: Final = 8
+"""Results of each input that are in use until the last call."""
 SMALL: Final[Mapping[str, Any]] = {"rows": (2,), "tokens": 2, "queries": 3, "batch": 2}
 WIDE: Final[Mapping[str, Any]] = {
     "rows": (65,),
@@ -33,7 +35,10 @@ WIDE: Final[Mapping[str, Any]] = {
 Given = Mapping[str, Any]
 """One call as plain data: its arguments, and the step of a planned operator."""
 Seen = list[tuple[list["torch.Tensor"], list[int]]]
-"""Unlike results of one input, each with the numbers of the calls that gave it."""
+"""Unlike results of one input, each with the numbers of the calls that gave it.
+
+A number below zero is of a result that was read once more after the last call: -1 is call 0's.
+"""
 
 
 def _many(target: Target) -> Iterator[Case | NotDeclaredCase]:
@@ -136,7 +141,7 @@ def _judge(
     for sample, results in zip(samples, seen, strict=True):
         args = list(sample.build(torch.Tensor.clone))
         for outputs, calls in results:
-            when = where.format(calls[0])
+            when = _told(where, calls[0])
             written = len(SPECS[op].mutates)
             found = outputs[: len(outputs) - written]
             for at, mine in zip(SPECS[op].mutates, outputs[len(found) :], strict=True):
@@ -154,19 +159,25 @@ def _judge(
         if len(results) > 1 and capability.numerics.deterministic is not False:
             raise Failure(
                 f"{op}: equal bits from equal input",
-                f"{where.format(results[1][1][0])} differs from call 0",
+                f"{_told(where, results[1][1][0])} differs from call 0",
                 detail=f"sample {sample.name!r}; seed {bench.target.seed}",
             )
     return worst
 
 
+def _told(where: str, number: int) -> str:
+    text = where.format(number if number >= 0 else ~number)
+    return text if number >= 0 else f"what {text} gave, read after the last call,"
+
+
 def call_in_turn(
     bench: Bench, op: str, facts: Facts, inputs: list[Given], calls: int
 ) -> list[Seen]:
-    """Calls an operator many times, its inputs in turn."""
+    """Calls an operator many times, with one or another input."""
     ready = [_Ready(bench, op, facts, given) for given in inputs]
     for number in range(calls):
-        ready[number % len(ready)].call(number)
+        # In no period: a ring of buffers of any length would give each input its own.
+        ready[number.bit_count() % len(ready)].call(number)
     return [one.seen() for one in ready]
 
 
@@ -227,18 +238,24 @@ class _Ready:
         if self.step is not None:
             self.args[-1] = self.binding.handle
         self.found: dict[bytes, tuple[list[torch.Tensor], list[int]]] = {}
+        self.first: list[tuple[int, Sequence[torch.Tensor], list[torch.Tensor]]] = []
 
     def call(self, number: int) -> None:
         """Calls once, and keeps what came back."""
-        import torch
-
         for argument, held in zip(self.mutated, self.held, strict=True):
             argument.copy_(held)
         if self.step is not None:
             self.binding.plan(self.step)
         result = self.binding.run(*self.args)
         results = () if result is None else result if isinstance(result, tuple) else (result,)
-        outputs = [output.detach().cpu() for output in (*results, *self.mutated)]
+        if len(self.first) < KEPT:
+            self.first.append((number, results, [written.clone() for written in self.mutated]))
+        self._keep(number, (*results, *self.mutated))
+
+    def _keep(self, number: int, found: Sequence[torch.Tensor]) -> None:
+        import torch
+
+        outputs = [output.detach().cpu() for output in found]
         raw = b"".join(o.contiguous().view(torch.uint8).numpy().tobytes() for o in outputs)
         if raw not in self.found:
             # The host may be the device: what is kept must not change with a later call.
@@ -246,5 +263,8 @@ class _Ready:
         self.found[raw][1].append(number)
 
     def seen(self) -> Seen:
-        """Unlike results, in the order in which they came."""
+        """Unlike results, in the order in which they came; those of the first calls read again."""
+        for number, results, written in self.first:
+            # A ring of buffers gives its first result away again.
+            self._keep(~number, (*results, *written))
         return list(self.found.values())

@@ -136,6 +136,10 @@ def score_values(
     elif name in ("far below", "far above"):
         query[..., 0] = 500
         keys[..., 0] = -448 if name == "far below" else 448
+    elif name == "far apart":
+        # What is hidden may be far above all that is seen.
+        query[..., 0] = 500
+        keys[..., 0] = 448 * (1 - 2 * draw.integers(0, 2, len(keys), 1)).to(keys.dtype)
     elif name == "positive":
         # Equal weights, and a sum that grows with every key.
         query, values = query * 1e-3, values.abs() + 1
