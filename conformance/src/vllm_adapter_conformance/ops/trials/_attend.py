@@ -66,7 +66,7 @@ def attend(
 
     Gives value, magnitude and amplification, [n, Q, H, D] each. An error of a score moves its
     weight by as much, relatively: the amplification is 1 plus the size of the largest score's
-    terms, and of the soft cap, whose tanh is rounded too.
+    terms, and of the soft cap, whose tanh is rounded too, by how far the sum grew on its way.
     """
     length, context = query.shape[1], keys.shape[1]
     # What lies before every query's window takes no part, not even as zero times NaN.
@@ -90,7 +90,10 @@ def attend(
     weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     magnitude = (weights.square() @ values.square()).sqrt()
     largest = terms.masked_fill(hidden, 0).amax(-1, keepdim=True)
-    growth = (1 + largest + soft_cap).expand_as(magnitude)
-    found = (weights @ values, magnitude, growth)
+    value = weights @ values
+    # The sum of the weights has one sign, and so may that of the values: its roundings are as
+    # large as what was added up so far, which is more than the root of the squares.
+    onway = (value.abs() / magnitude).nan_to_num(1).clamp(min=1)
+    found = (value, magnitude, (1 + largest + soft_cap) * onway)
     # [n, KH, ratio, Q, D] -> [n, Q, H, D]
     return tuple(t.permute(0, 3, 1, 2, 4).flatten(2, 3) for t in found)  # type: ignore[return-value]  # three
