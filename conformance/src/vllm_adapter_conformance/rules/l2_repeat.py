@@ -70,10 +70,10 @@ def _threaded(target: Target) -> Iterator[Case | NotDeclaredCase]:
 def check_many(bench: Bench, case: Case) -> Observation:
     """Two inputs of a small case, in turn."""
     op, facts = case.params["op"], dict(case.params["facts"])
-    samples = _inputs(bench, op, facts, SMALL)
-    given = [_plain(op, sample) for sample in samples]
+    samples = inputs(bench, op, facts, SMALL)
+    given = [plain_data(op, sample) for sample in samples]
     seen = bench.observe(call_in_turn, op=op, facts=facts, inputs=given, calls=CALLS)
-    share = _judge(bench, op, facts, samples, seen, "call {} of " + str(CALLS))
+    share = judge(bench, op, facts, samples, seen, "call {} of " + str(CALLS))
     return Observation(share, f"{CALLS} calls")
 
 
@@ -91,14 +91,14 @@ def check_many(bench: Bench, case: Case) -> Observation:
 def check_threads(bench: Bench, case: Case) -> Observation:
     """Two threads with an input each, of equal shapes."""
     op, facts = case.params["op"], dict(case.params["facts"])
-    samples = _inputs(bench, op, facts, WIDE)
-    given = [_plain(op, sample) for sample in samples]
+    samples = inputs(bench, op, facts, WIDE)
+    given = [plain_data(op, sample) for sample in samples]
     seen = bench.observe(call_at_once, op=op, facts=facts, inputs=given, calls=CALLS_OF_A_THREAD)
-    share = _judge(bench, op, facts, samples, seen, "call {} of one of two threads")
+    share = judge(bench, op, facts, samples, seen, "call {} of one of two threads")
     return Observation(share, f"2 threads, {CALLS_OF_A_THREAD} calls each")
 
 
-def _inputs(bench: Bench, op: str, facts: Facts, shape: Mapping[str, Any]) -> list[Sample]:
+def inputs(bench: Bench, op: str, facts: Facts, shape: Mapping[str, Any]) -> list[Sample]:
     """Two samples of equal shapes, and other contents."""
     from vllm_adapter_conformance.ops.members import plain
     from vllm_adapter_conformance.ops.trials import TRIALS
@@ -111,7 +111,7 @@ def _inputs(bench: Bench, op: str, facts: Facts, shape: Mapping[str, Any]) -> li
     return [TRIALS[op].draw(facts, choice, seed, contents) for contents in (0, 1)]
 
 
-def _plain(op: str, sample: Sample) -> Given:
+def plain_data(op: str, sample: Sample) -> Given:
     """A sample as plain data, on the host."""
     import torch
 
@@ -128,7 +128,7 @@ def _plain(op: str, sample: Sample) -> Given:
     }
 
 
-def _judge(
+def judge(
     bench: Bench, op: str, facts: Facts, samples: list[Sample], seen: list[Seen], where: str
 ) -> float:
     """Holds every unlike result against the reference; the largest share of the budget."""
@@ -174,7 +174,7 @@ def call_in_turn(
     bench: Bench, op: str, facts: Facts, inputs: list[Given], calls: int
 ) -> list[Seen]:
     """Calls an operator many times, with one or another input."""
-    ready = [_Ready(bench, op, facts, given) for given in inputs]
+    ready = [Ready(bench, op, facts, given) for given in inputs]
     for number in range(calls):
         # In no period: a ring of buffers of any length would give each input its own.
         ready[number.bit_count() % len(ready)].call(number)
@@ -190,10 +190,10 @@ def call_at_once(
     from threading import Barrier
 
     # A planned operator keeps its step behind the binding: each thread has one of its own.
-    ready = [_Ready(bench, op, facts, given, owner=_Owner()) for given in inputs]
+    ready = [Ready(bench, op, facts, given, owner=_Owner()) for given in inputs]
     together = Barrier(len(ready))
 
-    def run(one: _Ready) -> None:
+    def run(one: Ready) -> None:
         together.wait(60)
         for number in range(calls):
             one.call(number)
@@ -213,7 +213,7 @@ class _Owner:
     """Whose bindings are apart from all others."""
 
 
-class _Ready:
+class Ready:
     """One input on the device, called again and again. Of equal results one is kept."""
 
     def __init__(
