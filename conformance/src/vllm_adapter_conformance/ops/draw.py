@@ -11,7 +11,7 @@ import torch
 from vllm_adapter.engine.ops.spec import Facts
 from vllm_adapter_conformance.ops.trial import ToDevice
 
-CONTENTS: Final = ((0, 0), (1, 1), (2, 1), (2, 2))
+CONTENTS: Final[Sequence[tuple[int, int]]] = ((0, 0), (1, 1), (2, 1), (2, 2))
 """Which numbers and which places `contents` 0 to 3 of a sample have.
 
 From 1 to 2 the numbers change alone, from 2 to 3 the places, of which first and last stay.

@@ -65,9 +65,9 @@ class History:
                 self._judged(first, "with other contents at the same addresses", ready=True)
         elif self.between:
             when = "after a call of another shape" if how == "in turn" else "after other facts"
-            for other in self.between:
+            for point in self.between:
                 # The same lengths, as far as it can be: a kernel might keep something by them.
-                facts, choice = other["facts"], other["choice"]
+                facts, choice = point["facts"], point["choice"]
                 turn = History(self.bench, self.op, facts, choice, self.seed)
                 turn._judged(turn._call(choice, self.seed, contents=1), when)
                 self.worst = max(self.worst, turn.worst)

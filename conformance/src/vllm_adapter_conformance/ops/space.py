@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, zip_longest
 from random import Random
 from typing import Any, Final
 
@@ -316,13 +316,15 @@ def _other_facts(
     """The facts with one of them changed: the next smaller size, and any other value."""
     names = [name for name in mine if len([*chain(*dimensions[name].values())]) > 1]
     random.shuffle(names)
+    tried: list[list[Facts]] = []
     for name in names:
         values = [value for value in chain(*dimensions[name].values()) if value != mine[name]]
-        near = [v for v in values if isinstance(v, int) and mine[name] * 0.6 < v < mine[name]]
-        step = random.randint(1, 16)
-        if isinstance(mine[name], int) and not isinstance(mine[name], bool) and mine[name] > step:
-            near.append(mine[name] - step)
-        random.shuffle(near)
         random.shuffle(values)
-        for value in (*near[-1:], *near[:1], *values[:2]):
-            yield {**mine, name: value}
+        size, step = mine[name], random.randint(1, 16)
+        if isinstance(size, int) and not isinstance(size, bool):
+            # Scratch in whole tiles, and what is kept by a rounded size, is of both.
+            near = [v for v in values if isinstance(v, int) and size * 0.6 < v < size]
+            values = [*([size - step] if size > step else []), *near[:1], *values]
+        tried.append([{**mine, name: value} for value in values[:4]])
+    # Each fact once, then each once more.
+    yield from (facts for turn in zip_longest(*tried) for facts in turn if facts is not None)

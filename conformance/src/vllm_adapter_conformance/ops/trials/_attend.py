@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import torch
 
 from vllm_adapter_conformance.ops.trial import Expected
 
 Pair = tuple[torch.Tensor, torch.Tensor]
-GROUP_ELEMENTS = 1 << 22
+GROUP_ELEMENTS: Final = 1 << 22
 """Scores that are computed at once."""
+
+
+class Masking(NamedTuple):
+    """Which keys a query sees, and how its scores are bounded."""
+
+    causal: bool
+    window: int
+    soft_cap: float
 
 
 def packed(
@@ -20,10 +29,7 @@ def packed(
     contexts: Sequence[int],
     gathered: Callable[[Sequence[int]], Pair],
     scale: float,
-    *,
-    causal: bool,
-    window: int,
-    soft_cap: float,
+    mask: Masking,
 ) -> Expected:
     """Attention of packed sequences, those of equal lengths at once.
 
@@ -43,10 +49,8 @@ def packed(
             begins = torch.tensor([starts[n] for n in some], device=query.device)
             places = torch.arange(length, device=query.device)
             rows = (begins[:, None] + places).flatten()
-            mine = query[rows].unflatten(0, (len(some), length))
-            found = attend(
-                mine, *gathered(some), scale, causal=causal, window=window, soft_cap=soft_cap
-            )
+            mine = query[rows].reshape(len(some), length, *query.shape[1:])
+            found = attend(mine, *gathered(some), scale, mask)
             for out, part in zip(outs, found, strict=True):
                 out[rows] = part.flatten(0, 1)
     return Expected(*outs)
@@ -57,10 +61,7 @@ def attend(
     keys: torch.Tensor,
     values: torch.Tensor,
     scale: float,
-    *,
-    causal: bool,
-    window: int,
-    soft_cap: float,
+    mask: Masking,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """query[n, Q, H, D], at the end of keys and values[n, C, KH, D].
 
@@ -69,12 +70,14 @@ def attend(
     terms, and of the soft cap, whose tanh is rounded too, by how far the sum grew on its way.
     """
     length, context = query.shape[1], keys.shape[1]
+    window, soft_cap = mask.window, mask.soft_cap
     # What lies before every query's window takes no part, not even as zero times NaN.
     first = max(0, context - length - window + 1) if window else 0
     keys, values, context = keys[:, first:], values[:, first:], context - first
     heads = keys.shape[2]
     # [n, KH, ratio, Q, D] beside [n, KH, 1, C, D]: the heads of a group share their keys.
-    mine = query.unflatten(2, (heads, -1)).permute(0, 2, 3, 1, 4)
+    split = query.reshape(len(query), length, heads, -1, query.shape[-1])
+    mine = split.permute(0, 2, 3, 1, 4)
     keys, values = (t.transpose(1, 2).unsqueeze(2) for t in (keys, values))
     scores = mine @ keys.transpose(-1, -2) * scale
     terms = (mine.square() @ keys.square().transpose(-1, -2)).sqrt() * scale
@@ -83,7 +86,7 @@ def attend(
     places = torch.arange(context, device=query.device)
     before = places[context - length :, None] - places
     hidden = torch.zeros_like(before, dtype=torch.bool)
-    if causal:
+    if mask.causal:
         hidden |= before < 0
     if window:
         hidden |= before.abs() >= window
@@ -96,4 +99,5 @@ def attend(
     onway = (value.abs() / magnitude).nan_to_num(1).clamp(min=1)
     found = (value, magnitude, (1 + largest + soft_cap) * onway)
     # [n, KH, ratio, Q, D] -> [n, Q, H, D]
-    return tuple(t.permute(0, 3, 1, 2, 4).flatten(2, 3) for t in found)  # type: ignore[return-value]  # three
+    one, two, three = (t.permute(0, 3, 1, 2, 4).flatten(2, 3) for t in found)
+    return one, two, three

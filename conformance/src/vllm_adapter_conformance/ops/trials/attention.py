@@ -18,7 +18,7 @@ from vllm_adapter_conformance.ops.draw import (
 )
 from vllm_adapter_conformance.ops.lengths import packed_lengths
 from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
-from vllm_adapter_conformance.ops.trials._attend import Pair, packed
+from vllm_adapter_conformance.ops.trials._attend import Masking, Pair, packed
 from vllm_adapter_conformance.ops.trials._values import score_values
 
 KV_HEADS: Final = 2
@@ -41,8 +41,8 @@ def _reference(
         rows = [slice(starts[n], starts[n + 1]) for n in numbers]
         return torch.stack([key[r] for r in rows]), torch.stack([value[r] for r in rows])
 
-    options = {"causal": causal, "window": window, "soft_cap": soft_cap}
-    return [packed(query, starts, lengths, gathered, scale, **options)]
+    mask = Masking(causal, window, soft_cap)
+    return [packed(query, starts, lengths, gathered, scale, mask)]
 
 
 def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
@@ -82,11 +82,11 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         draw, _ = streams("attention", seed, contents)
         tokens = sum(lengths)
         fused = draw.quick(tokens, heads + 2 * kv_heads, size, dtype=dtype)
-        parts = torch.split(fused, [heads, kv_heads, kv_heads], dim=1)
+        query, key, value = torch.split(fused, [heads, kv_heads, kv_heads], dim=1)
         places = torch.arange(tokens) / max(1, tokens)
-        parts = score_values(draw, choice["values"], *parts, places)
+        made = score_values(draw, choice["values"], query, key, value, places)
         layouts = choice["layout"], choice["keys"], choice["added"]
-        parts = laid_parts(to_device, parts, layouts)
+        parts = laid_parts(to_device, made, layouts)
         starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
         options = bool(facts["causal"]), int(facts["window"]), float(facts["soft_cap"])
         return *parts, laid(to_device, starts, choice["ids"]), size ** choice["scale"], *options

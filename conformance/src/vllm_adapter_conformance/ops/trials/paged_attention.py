@@ -21,7 +21,7 @@ from vllm_adapter_conformance.ops.draw import (
 )
 from vllm_adapter_conformance.ops.lengths import paged_lengths
 from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
-from vllm_adapter_conformance.ops.trials._attend import Pair, packed
+from vllm_adapter_conformance.ops.trials._attend import Masking, Pair, packed
 from vllm_adapter_conformance.ops.trials._values import score_values
 from vllm_adapter_conformance.ops.trials.reshape_and_cache import laid_caches
 
@@ -57,8 +57,8 @@ def _reference(
         )
         return keys, values
 
-    options = {"causal": True, "window": window, "soft_cap": soft_cap}
-    return [packed(query, starts, contexts, gathered, scale, **options)]
+    mask = Masking(True, window, soft_cap)
+    return [packed(query, starts, contexts, gathered, scale, mask)]
 
 
 def _blocks(cache: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
@@ -189,10 +189,11 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         where = _seen(pool, block, rows, queries, contexts, window)
         seen = (where >= 0).nonzero()[:, 0]
         pair = draw.quick(2, len(seen), kv_heads, size, dtype=dtype)
-        query, *pair = score_values(draw, choice["values"], query, *pair, where[seen])
+        query, keys, values = score_values(
+            draw, choice["values"], query, pair[0], pair[1], where[seen]
+        )
         flat = caches.flatten(1, 2)
-        for cache, numbers in zip(flat, pair, strict=True):
-            cache[seen] = numbers.to(stored)
+        flat[0, seen], flat[1, seen] = keys.to(stored), values.to(stored)
         key_cache, value_cache = laid_caches(to_device, caches, choice["cache"])
         table = on_host.block_table
         if choice["table"] in ("view", "offset"):

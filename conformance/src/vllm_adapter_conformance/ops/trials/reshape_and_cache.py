@@ -98,7 +98,7 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         held = torch.arange(2 * blocks * block * heads * size, dtype=torch.float32) % 509 - 254
         caches = held.view(2, blocks, block, heads, size).to(stored)
         layouts = choice["layout"], choice["layout"], choice["added"]
-        _, key, value = laid_parts(to_device, qkv.split(heads, dim=1), layouts)
+        _, key, value = laid_parts(to_device, torch.split(qkv, heads, dim=1), layouts)
         pair = laid_caches(to_device, caches, choice["cache"])
         return key, value, *pair, laid(to_device, slots, choice["ids"])
 

@@ -121,7 +121,7 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         table[seen] = torch.cat((angles.cos(), angles.sin()), -1).to(table_dtype)
         scale = {"large": 1e3, "tiny": 1e-3}.get(choice["values"], 1.0)
         qkv = draw.quick(tokens, heads + 2 * kv_heads, size, dtype=dtype, scale=scale)
-        parts = qkv.split([heads, kv_heads, kv_heads], dim=1)
+        parts = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
         layouts = choice["layout"], choice["keys"], choice["keys"]
         query, key, _ = laid_parts(to_device, parts, layouts)
         table = laid(to_device, table, choice["weights"])
