@@ -47,6 +47,7 @@ def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
 def check(bench: Bench, case: Case) -> Observation:
     """The first and last rows, and those beside the boundary."""
 
+    from vllm_adapter_conformance.device_side.offsets import look_behind
     from vllm_adapter_conformance.ops.draw import RandomTensors, torch_dtype
 
     op, facts = case.params["op"], dict(case.params["facts"])
@@ -64,9 +65,11 @@ def check(bench: Bench, case: Case) -> Observation:
     given: dict[str, Any] = {"op": op, "facts": facts, "places": places, "rows": rows}
     if op == "paged_attention":
         heads = KV_HEADS * int(facts["gqa_ratio"])
+        given["blocks"] = CONTEXT_BLOCKS
         given["query"] = draw.quick(1, heads, int(facts["head_size"]), dtype=dtype)
     if op == "reshape_and_cache":
         given["new"] = draw.quick(2, 2, *shape[1:], dtype=dtype)
+        given["slots"] = _slots(places, int(facts["block_size"]))
     found = bench.observe(look_behind, **given)
     if isinstance(found, str):
         return Observation(note=f"not visited: {found}")
@@ -135,52 +138,3 @@ def _worst(
                 detail=f"{facts}; seed {seed}",
             )
     return worst
-
-
-def look_behind(
-    bench: Bench,
-    op: str,
-    facts: Facts,
-    places: Sequence[int],
-    rows: torch.Tensor,
-    query: torch.Tensor | None = None,
-    new: torch.Tensor | None = None,
-) -> list[torch.Tensor] | str:
-    """Calls an operator on tensors of more than 2^31 elements, of which `places` alone are set.
-
-    rows: [tables, places, ...]. Gives the results, and of a cache that was written the rows at
-    `places`; or why the device could not hold it.
-    """
-    import torch
-
-    from vllm_adapter.engine.ops.step import make_step
-
-    shape = (places[-1] + 2, *rows.shape[2:])
-    needed = len(rows) * shape[0] * rows[0, 0].numel() * rows.element_size()
-    free = bench.runtime.query_memory_capacity(bench.opened.record.index).free_bytes
-    # A kernel may touch more than it has to: it is not to take all that there is.
-    if free < needed * 1.5:
-        return f"it takes {needed >> 20} MiB, and {free >> 20} MiB are free"
-    try:
-        tables = [torch.empty(shape, dtype=rows.dtype, device=bench.device) for _ in rows]
-    except (RuntimeError, MemoryError) as error:
-        return f"{needed >> 20} MiB could not be had: {str(error).splitlines()[0]}"
-    for table, mine in zip(tables, rows, strict=True):
-        for place, row in zip(places, mine, strict=True):
-            table[place].copy_(bench.to_device(row))
-    binding = bench.bind(op, dict(facts))
-    if op == "embedding":
-        return [binding.run(bench.to_device(torch.tensor(places)), tables[0]).cpu()]
-    if op == "reshape_and_cache":
-        assert new is not None
-        slots = bench.to_device(_slots(places, rows.shape[2]))
-        binding.run(*(bench.to_device(part) for part in new), *tables, slots)
-        return [torch.stack([table[place].cpu() for place in places]) for table in tables]
-    assert query is not None
-    context = CONTEXT_BLOCKS * rows.shape[2]
-    step = make_step((1,), (context,), [[*places[-CONTEXT_BLOCKS:]]], rows.shape[2], bench.device)
-    binding.plan(step)
-    lengths = step.block_table, step.seq_lens, step.query_start_loc
-    options = query.shape[2] ** -0.5, int(facts["window"]), float(facts["soft_cap"])
-    result = binding.run(bench.to_device(query), *tables, *lengths, *options, binding.handle)
-    return [result.cpu()]

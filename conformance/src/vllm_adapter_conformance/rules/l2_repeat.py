@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.contract.operators import OPERATORS
@@ -14,14 +15,11 @@ from vllm_adapter_conformance.ops.cases import Facts, base_cases, declared, larg
 if TYPE_CHECKING:
     import torch
 
-    from vllm_adapter.engine.ops.bind import Binding
-    from vllm_adapter_conformance.ops.trial import Sample
+    from vllm_adapter_conformance.ops.trial import Expected, Sample
 
 CALLS: Final = 2000
 """Calls of one operator in a row: what is wrong once in a thousand is met twice."""
 CALLS_OF_A_THREAD: Final = 200
-KEPT: Final = 8
-"""Results of each input that are in use until the last call."""
 SMALL: Final[Mapping[str, Any]] = {"rows": (2,), "tokens": 2, "queries": 3, "batch": 2}
 WIDE: Final[Mapping[str, Any]] = {
     "rows": (65,),
@@ -72,6 +70,8 @@ def check_many(bench: Bench, case: Case) -> Observation:
     op, facts = case.params["op"], dict(case.params["facts"])
     samples = inputs(bench, op, facts, SMALL)
     given = [plain_data(op, sample) for sample in samples]
+    from vllm_adapter_conformance.device_side.repeat import call_in_turn
+
     seen = bench.observe(call_in_turn, op=op, facts=facts, inputs=given, calls=CALLS)
     share = judge(bench, op, facts, samples, seen, "call {} of " + str(CALLS))
     return Observation(share, f"{CALLS} calls")
@@ -93,6 +93,8 @@ def check_threads(bench: Bench, case: Case) -> Observation:
     op, facts = case.params["op"], dict(case.params["facts"])
     samples = inputs(bench, op, facts, WIDE)
     given = [plain_data(op, sample) for sample in samples]
+    from vllm_adapter_conformance.device_side.repeat import call_at_once
+
     seen = bench.observe(call_at_once, op=op, facts=facts, inputs=given, calls=CALLS_OF_A_THREAD)
     share = judge(bench, op, facts, samples, seen, "call {} of one of two threads")
     return Observation(share, f"2 threads, {CALLS_OF_A_THREAD} calls each")
@@ -132,35 +134,77 @@ def judge(
     bench: Bench, op: str, facts: Facts, samples: list[Sample], seen: list[Seen], where: str
 ) -> float:
     """Holds every unlike result against the reference; the largest share of the budget."""
-    import torch
-
-    from vllm_adapter.engine.ops.catalog import SPECS
-    from vllm_adapter_conformance.ops import runs
-
     capability, worst = declared(bench.target), 0.0
     for sample, results in zip(samples, seen, strict=True):
-        args = list(sample.build(torch.Tensor.clone))
+        detail = f"sample {sample.name!r}; {facts}; seed {bench.target.seed}"
+        wanted = _wanted(op, facts, sample)
         for outputs, calls in results:
             when = _told(where, calls[0])
-            written = len(SPECS[op].mutates)
-            found = outputs[: len(outputs) - written]
-            for at, mine in zip(SPECS[op].mutates, outputs[len(found) :], strict=True):
-                args[at] = mine
-            call = runs.DeviceCall(SPECS[op], sample, args, [])
-            try:
-                worst = max(worst, runs.judge_results(bench, call, found, facts))
-            except Failure as failure:
-                raise Failure(
-                    f"{failure.expected}, in {when}",
-                    failure.seen,
-                    share=failure.share,
-                    detail=failure.detail,
-                ) from failure
+            worst = max(worst, _share(op, facts, sample, outputs, wanted, when, detail))
         if len(results) > 1 and capability.numerics.deterministic is not False:
             raise Failure(
                 f"{op}: equal bits from equal input",
                 f"{_told(where, results[1][1][0])} differs from call 0",
-                detail=f"sample {sample.name!r}; seed {bench.target.seed}",
+                detail=detail,
+            )
+    return worst
+
+
+def _wanted(op: str, facts: Facts, sample: Sample) -> list[tuple[torch.dtype, Expected]]:
+    """The reference of each result, then of each argument that is written, with its dtype."""
+    import torch
+
+    from vllm_adapter.engine.ops.catalog import SPECS
+    from vllm_adapter_conformance.ops.trials import TRIALS
+
+    spec, trial, args = SPECS[op], TRIALS[op], sample.build(torch.Tensor.clone)
+    upcast = [
+        a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args
+    ]
+    for number in trial.as_stored:
+        upcast[number] = args[number]
+    wanted = list(trial.reference(*upcast))
+    dtypes = [getattr(torch, str(facts["dtype"]))] * (len(wanted) - len(spec.mutates))
+    dtypes += [args[number].dtype for number in spec.mutates]
+    found = []
+    for dtype, want in zip(dtypes, wanted, strict=True):
+        # What is copied is judged as the dtype that holds it can hold it.
+        stored = torch.where(want.magnitude > 0, want.value, want.value.to(dtype).double())
+        found.append((dtype, replace(want, value=stored)))
+    return found
+
+
+def _share(
+    op: str,
+    facts: Facts,
+    sample: Sample,
+    outputs: Sequence[torch.Tensor],
+    wanted: Sequence[tuple[torch.dtype, Expected]],
+    when: str,
+    detail: str,
+) -> float:
+    from vllm_adapter_conformance.ops.tolerance import compare
+    from vllm_adapter_conformance.ops.trials import TRIALS
+
+    if len(outputs) != len(wanted):
+        raise Failure(f"{op}: {len(wanted)} outputs, in {when}", str(len(outputs)), detail=detail)
+    worst, terms = 0.0, sample.terms or TRIALS[op].terms(facts)
+    for number, (got, (dtype, want)) in enumerate(zip(outputs, wanted, strict=True)):
+        if (got.dtype, got.shape) != (dtype, want.value.shape):
+            raise Failure(
+                f"{op}: output {number} is {dtype} {tuple(want.value.shape)}, in {when}",
+                f"{got.dtype} {tuple(got.shape)}",
+                detail=detail,
+            )
+        seen = compare(got, want, terms)
+        worst = max(worst, seen.share)
+        if seen.share > 1:
+            raise Failure(
+                f"{op}: output {number} within its error budget, in {when}",
+                f"{seen.share:.3g} of the budget at {list(seen.index)}: got {seen.got:.9g}, "
+                f"want {seen.want:.9g}",
+                share=seen.share,
+                detail=detail,
             )
     return worst
 
@@ -168,103 +212,3 @@ def judge(
 def _told(where: str, number: int) -> str:
     text = where.format(number if number >= 0 else ~number)
     return text if number >= 0 else f"what {text} gave, read after the last call,"
-
-
-def call_in_turn(
-    bench: Bench, op: str, facts: Facts, inputs: list[Given], calls: int
-) -> list[Seen]:
-    """Calls an operator many times, with one or another input."""
-    ready = [Ready(bench, op, facts, given) for given in inputs]
-    for number in range(calls):
-        # In no period: a ring of buffers of any length would give each input its own.
-        ready[number.bit_count() % len(ready)].call(number)
-    return [one.seen() for one in ready]
-
-
-def call_at_once(
-    bench: Bench, op: str, facts: Facts, inputs: list[Given], calls: int
-) -> list[Seen]:
-    """Calls an operator from one thread for each input."""
-    import sys
-    from concurrent.futures import ThreadPoolExecutor
-    from threading import Barrier
-
-    # A planned operator keeps its step behind the binding: each thread has one of its own.
-    ready = [Ready(bench, op, facts, given, owner=_Owner()) for given in inputs]
-    together = Barrier(len(ready))
-
-    def run(one: Ready) -> None:
-        together.wait(60)
-        for number in range(calls):
-            one.call(number)
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        with ThreadPoolExecutor(len(ready)) as pool:
-            for done in [pool.submit(run, one) for one in ready]:
-                done.result()
-    finally:
-        sys.setswitchinterval(interval)
-    return [one.seen() for one in ready]
-
-
-class _Owner:
-    """Whose bindings are apart from all others."""
-
-
-class Ready:
-    """One input on the device, called again and again. Of equal results one is kept."""
-
-    def __init__(
-        self, bench: Bench, op: str, facts: Facts, given: Given, owner: object = None
-    ) -> None:
-        import torch
-
-        from vllm_adapter.engine.ops.catalog import SPECS
-        from vllm_adapter.engine.ops.step import make_step
-        from vllm_adapter_conformance.ops.runs import WEIGHTS
-
-        self.bench, self.owner = bench, owner
-        self.binding: Binding = bench.bind(op, dict(facts), owner)
-        self.args = [
-            bench.to_device(arg) if isinstance(arg, torch.Tensor) else arg for arg in given["args"]
-        ]
-        self.mutated = [self.args[at] for at in SPECS[op].mutates]
-        self.held = [argument.clone() for argument in self.mutated]
-        if op in WEIGHTS:
-            self.args[WEIGHTS[op]] = self.binding.prepare_weights(self.args[WEIGHTS[op]])
-        self.step = given["step"] and make_step(**given["step"], device=bench.device)
-        if self.step is not None:
-            self.args[-1] = self.binding.handle
-        self.found: dict[bytes, tuple[list[torch.Tensor], list[int]]] = {}
-        self.first: list[tuple[int, Sequence[torch.Tensor], list[torch.Tensor]]] = []
-
-    def call(self, number: int) -> None:
-        """Calls once, and keeps what came back."""
-        for argument, held in zip(self.mutated, self.held, strict=True):
-            argument.copy_(held)
-        if self.step is not None:
-            self.binding.plan(self.step)
-        result = self.binding.run(*self.args)
-        results = () if result is None else result if isinstance(result, tuple) else (result,)
-        if len(self.first) < KEPT:
-            self.first.append((number, results, [written.clone() for written in self.mutated]))
-        self._keep(number, (*results, *self.mutated))
-
-    def _keep(self, number: int, found: Sequence[torch.Tensor]) -> None:
-        import torch
-
-        outputs = [output.detach().cpu() for output in found]
-        raw = b"".join(o.contiguous().view(torch.uint8).numpy().tobytes() for o in outputs)
-        if raw not in self.found:
-            # The host may be the device: what is kept must not change with a later call.
-            self.found[raw] = [output.clone() for output in outputs], []
-        self.found[raw][1].append(number)
-
-    def seen(self) -> Seen:
-        """Unlike results, in the order in which they came; those of the first calls read again."""
-        for number, results, written in self.first:
-            # A ring of buffers gives its first result away again.
-            self._keep(~number, (*results, *written))
-        return list(self.found.values())
