@@ -1,6 +1,6 @@
 """The figures of a table that `run.py` wrote: who was caught, by operator and family.
 
-    python tests/mutants/figures.py first-run.csv
+python tests/mutants/figures.py first-run.csv
 """
 
 from __future__ import annotations
