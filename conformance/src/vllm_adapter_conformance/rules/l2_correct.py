@@ -71,7 +71,7 @@ def _check(bench: Bench, case: Case) -> Observation:
     op, facts = case.params["op"], dict(case.params["facts"])
     binding = runs.bind_declared(bench, op, facts)
     shares = [
-        runs.judge(bench, runs.bound_call(bench, binding, sample), binding.run, facts)
+        runs.judge(bench, runs.bound_call(bench, binding, op, sample), binding, facts)
         for sample in runs.samples(SPECS[op], facts, bench)
     ]
     return Observation(max(shares), f"{len(shares)} samples on {', '.join(binding.providers)}")

@@ -22,14 +22,18 @@ def _cases(kind: str) -> Cases:
 
 
 def _check(bench: Bench, case: Case) -> Observation:
+    from vllm_adapter_conformance.device_side import models
     from vllm_adapter_conformance.models import tiny
 
-    seed = bench.target.seed
-    model = tiny.plain(shape_of(case), seed)
+    seed, shape = bench.target.seed, shape_of(case)
+    model = tiny.plain(shape, seed)
     given = tiny.padded(seed, left=True)
-    with tiny.adapted(bench, model) as mine:
-        ours = _greedy(mine, given)
-    want = _greedy(model, given)
+    seen = tiny.observed(
+        bench, models.tokens, model=tiny.sent(shape, model), inputs=given, new=NEW
+    )
+    ours, want = seen["found"], models.greedy(model, given, NEW)
+    if ours.shape != want.shape:
+        raise Failure(f"tokens {tuple(want.shape)}", f"{tuple(ours.shape)}")
     width = given["input_ids"].shape[1]
     ties = 0
     for row in range(want.shape[0]):
@@ -43,7 +47,7 @@ def _check(bench: Bench, case: Case) -> Observation:
                 f"row {row} to be {want[row, width:].tolist()}",
                 f"{ours[row, width:].tolist()}, where the reference's best two logits are "
                 f"{gap:.3g} apart at the first difference",
-                detail=f"{shape_of(case)}; seed {seed}; device {bench.device}",
+                detail=f"{shape_of(case)}; seed {seed}; device {bench.where}",
             )
         ties += 1
     return Observation(note=f"{want.shape[0]} rows of {NEW} tokens, {ties} parted at a near tie")
@@ -53,15 +57,6 @@ def first_difference(one: torch.Tensor, other: torch.Tensor) -> int | None:
     """The first place where two rows of tokens differ."""
     different = (one != other).nonzero()
     return int(different[0]) if different.numel() else None
-
-
-def _greedy(model: Any, given: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Prompts and new tokens [rows, columns], on the host."""
-    there = {name: tensor.to(model.device) for name, tensor in given.items()}
-    found: torch.Tensor = model.generate(
-        **there, max_new_tokens=NEW, do_sample=False, eos_token_id=None, pad_token_id=0
-    )
-    return found.cpu()
 
 
 def _gap(model: Any, tokens: torch.Tensor) -> float:
