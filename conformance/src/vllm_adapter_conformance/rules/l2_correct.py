@@ -65,7 +65,7 @@ def _check(bench: Bench, case: Case) -> Observation:
     op, facts = case.params["op"], dict(case.params["facts"])
     binding = runs.bind_declared(bench, op, facts)
     shares = [
-        runs.judge(bench, runs.bound_call(bench, binding, sample), binding.run, facts)
+        runs.judge(bench, runs.bound_call(bench, binding, op, sample), binding, facts)
         for sample in runs.samples(SPECS[op], facts, bench)
     ]
     return Observation(max(shares), f"{len(shares)} samples on {', '.join(binding.providers)}")
@@ -88,5 +88,5 @@ for _op in OPERATORS:
         summary=f"{_op} equals its float64 reference in every declared case",
         why=f"{_BREAKS[_op]} {_MEND}",
         cases=_cases(_op),
-        needs=("L1.copy.round_trip",),
+        needs=("L1.copy.round_trip", "L2.library.work"),
     )(_check)
