@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from fake_dist import environment
 from zoo import descriptor, failed, first_failure, run_rules, target_of
 
 from vllm_adapter.contract.capability import parse_capability
-from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter.engine.device_process.held import HeldDevice
 from vllm_adapter_conformance.base.rule import NotDeclaredCase
 from vllm_adapter_conformance.rules import registered
 
@@ -180,15 +179,12 @@ def test_what_binds_beyond_the_certified_descriptor_is_seen(tmp_path):
 
 def test_an_error_that_leaves_the_device_dead_is_no_refusal(tmp_path, monkeypatch):
     target = target_of("frail", descriptor({}), tmp_path)
-    whole = Bench.to_device
 
-    def to_device(bench, tensor):
-        if tensor.dtype == torch.int64 and tensor.tolist() == list(range(8)):
-            raise RuntimeError("the device is gone")
-        return whole(bench, tensor)
+    def echo(device, tensor):
+        raise RuntimeError("the device is gone")
 
     assert first_failure(target, "L2.refusal.direct") is None
-    monkeypatch.setattr(Bench, "to_device", to_device)
+    monkeypatch.setattr(HeldDevice, "do_echo", echo)
     result = first_failure(target, "L2.refusal.direct")
     assert result is not None and "the device to work after" in result.expected
 

@@ -17,7 +17,7 @@ from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.ops.spec import OpCase
 from vllm_adapter.errors import AdapterError, UnsupportedCase
 from vllm_adapter.settings import Fallback, Settings
-from vllm_adapter_conformance.ops.compiling import compiled, dispatched
+from vllm_adapter_conformance.device_side.tracing import compiled, dispatched
 
 pytestmark = pytest.mark.device
 

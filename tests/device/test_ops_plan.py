@@ -11,7 +11,7 @@ from vllm_adapter.engine.ops.bind import bind
 from vllm_adapter.engine.ops.spec import OpCase
 from vllm_adapter.engine.ops.step import make_step
 from vllm_adapter.settings import Fallback, Settings
-from vllm_adapter_conformance.ops.compiling import compiled
+from vllm_adapter_conformance.device_side.tracing import compiled
 
 pytestmark = pytest.mark.device
 

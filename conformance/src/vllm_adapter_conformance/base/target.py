@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.discovery.adapter import Adapter
@@ -12,9 +12,12 @@ from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.errors import NoSuchDevice
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.settings import Settings
-from vllm_adapter_conformance.base.emulation import Emulator
+from vllm_adapter_conformance.base.emulation import Emulator, open_emulated
 
-BUDGET_S: Final = 14.0
+if TYPE_CHECKING:
+    from vllm_adapter.engine.device import OpenDevice
+
+BUDGET_S: Final = 28.0
 """Seconds of one core for drawn cases where nobody asks for more or less."""
 
 
@@ -84,3 +87,8 @@ def with_device(record: AdapterRecord, host: HostFacts, index: int | None, seed:
     assert record.status is Status.OK
     capability = Adapter(record).capability(device, Settings.from_environ())
     return Target(record, host, capability, device, seed)
+
+
+def open_from_json(target: Mapping[str, Any]) -> OpenDevice:
+    """As `open_emulated`, in a process that gets the target as JSON."""
+    return open_emulated(Target.from_json(target))

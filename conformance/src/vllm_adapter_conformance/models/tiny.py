@@ -5,17 +5,13 @@ Imports torch and transformers: rules import it inside their checks only.
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
 import transformers
 
-from vllm_adapter.engine.integrations.transformers import adapt, cache_argument, unadapt
-from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.models.decoder_shape import KV_HEADS
@@ -100,56 +96,29 @@ def padded(seed: int, *, left: bool) -> dict[str, torch.Tensor]:
     return {"input_ids": ids * mask, "attention_mask": mask}
 
 
-@contextlib.contextmanager
-def adapted(bench: Bench, model: Any) -> Iterator[Any]:
-    """A copy of the model on the bench's device, through the adapter's operators.
+def sent(shape: ModelShape, model: Any) -> dict[str, Any]:
+    """The model as `device_side.models.built` makes it again: with its weights."""
+    return {
+        "architecture": CLASSES[shape.kind],
+        "options": _sizes(shape),
+        "dtype": shape.dtype,
+        "weights": dict(model.state_dict()),
+    }
+
+
+def observed(bench: Bench, look: Callable[..., Mapping[str, Any]], **given: Any) -> Any:
+    """What a function of `device_side.models` saw of a model on the device.
 
     Raises:
         Failure: the adapter refuses a model that its descriptor declares in every part.
     """
-    mine = copy.deepcopy(model)
-    try:
-        adapt(mine, bench.opened, settings=bench.settings)
-    except VllmAdapterError as error:
+    seen = bench.observe(look, **given)
+    if "refused" in seen:
         raise Failure(
             "adapt() to serve a model that the descriptor declares in every part",
-            f"{type(error).__name__}: {error.message}",
-        ) from error
-    try:
-        yield mine
-    finally:
-        unadapt(mine)
-
-
-@torch.no_grad()
-def logits(model: Any, given: dict[str, torch.Tensor], more: torch.Tensor) -> torch.Tensor:
-    """Logits [N, vocabulary] of all real tokens: a prefill, then one token a row and step.
-
-    `more` is [rows, steps]: the tokens are given, so that models that disagree stay comparable.
-    """
-    device, cache = model.device, cache_argument(model)
-    ids, mask = given["input_ids"].to(device), given["attention_mask"].to(device)
-    out = model(ids, attention_mask=mask, position_ids=_positions(mask), use_cache=True)
-    found = [out.logits.cpu()[mask.cpu().bool()]]
-    for token in torch.split(more.to(device), 1, dim=1):
-        mask = torch.cat((mask, torch.ones_like(token)), 1)
-        out = model(
-            token,
-            attention_mask=mask,
-            position_ids=_positions(mask)[:, -1:],
-            use_cache=True,
-            **{cache: out[cache]},
+            str(seen["refused"]),
         )
-        found.append(out.logits[:, -1].cpu())
-    return torch.cat(found)
-
-
-@torch.no_grad()
-def hidden_states(model: Any, given: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Hidden states [N, hidden] of all real tokens."""
-    there = {name: tensor.to(model.device) for name, tensor in given.items()}
-    found: torch.Tensor = model(**there).last_hidden_state
-    return found.cpu()[there["attention_mask"].cpu().bool()]
+    return seen
 
 
 def share(ours: torch.Tensor, reference: torch.Tensor, truth: torch.Tensor) -> float:
@@ -158,13 +127,11 @@ def share(ours: torch.Tensor, reference: torch.Tensor, truth: torch.Tensor) -> f
     ours, reference, truth: [...], one shape; compared in float64.
     """
     allowed = TIMES * _distance(reference, truth)
+    if ours.shape != truth.shape:
+        return math.inf
     found = _distance(ours, truth) / allowed
     return found if math.isfinite(found) else math.inf
 
 
 def _distance(got: torch.Tensor, truth: torch.Tensor) -> float:
     return float((got.double() - truth.double()).square().mean().sqrt())
-
-
-def _positions(mask: torch.Tensor) -> torch.Tensor:
-    return (mask.cumsum(-1) - 1).clamp(min=0)

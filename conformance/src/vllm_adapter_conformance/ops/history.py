@@ -6,32 +6,34 @@ takes scratch memory to be as it left it, or gives a result that its next call o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-import torch
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.ops import runs
-from vllm_adapter_conformance.ops.runs import DeviceCall
-from vllm_adapter_conformance.ops.space import plain_choice
+from vllm_adapter_conformance.ops.cases import Facts
+from vllm_adapter_conformance.ops.draw import CONTENTS
+from vllm_adapter_conformance.ops.runs import DeviceCall, Outcome
 from vllm_adapter_conformance.ops.trials import TRIALS
-
-if TYPE_CHECKING:
-    from vllm_adapter.engine.ops.bind import Binding
-    from vllm_adapter_conformance.ops.cases import Facts
 
 
 class History:
     """The calls of one draw. `worst` is their largest share of the budget."""
 
     def __init__(
-        self, bench: Bench, op: str, facts: Facts, choice: Mapping[str, Any], seed: str
+        self,
+        bench: Bench,
+        op: str,
+        facts: Facts,
+        choice: Mapping[str, Any],
+        seed: str,
+        between: Sequence[Mapping[str, Any]] = (),
     ) -> None:
+        """`between`: facts and choices of the calls that come between two equal ones."""
         self.bench, self.op, self.facts = bench, op, facts
-        self.choice, self.seed = choice, seed
-        self.binding: Binding = runs.bind_declared(bench, op, facts)
+        self.choice, self.seed, self.between = choice, seed, between
+        self.binding = runs.bind_declared(bench, op, facts)
         self.worst = 0.0
 
     def run(self) -> float:
@@ -41,44 +43,42 @@ class History:
             Failure: as `runs.judge`, with the history in its sentence.
         """
         first = self._call(self.choice, self.seed)
-        held = self._judged(first, "")
+        held = self._judged(first, "", ready=True)
         how = self.choice["history"]
         if how == "again":
-            self._judged(self._call(self.choice, f"{self.seed}/again"), "after a like call")
+            like = self._call(self.choice, f"{self.seed}/again")
+            self._judged(like, "after a like call", ready=True)
             self._kept(first, held)
             self._equal(first, held, self._judged(first, "when repeated"))
         elif how == "in place":
-            other = self._call(self.choice, self.seed, contents=1)
-            for mine, theirs in zip(first.bases, other.bases, strict=True):
-                mine.copy_(theirs)
-            # What was written in place belongs to the new contents.
-            first.sample = other.sample
-            runs.make_ready(self.bench, self.binding, first)
-            self._judged(first, "with other contents at the same addresses", ready=True)
-        elif how == "in turn":
-            small = plain_choice(self.op, self.choice)
-            self._judged(self._call(small, f"{self.seed}/turn"), "after a call of another shape")
+            for contents in range(1, len(CONTENTS)):
+                other = TRIALS[self.op].draw(self.facts, self.choice, self.seed, contents)
+                runs.write(self.bench, first, other)
+                runs.make_ready(self.bench, self.binding, first)
+                self._judged(first, "with other contents at the same addresses", ready=True)
+        elif self.between:
+            when = "after a call of another shape" if how == "in turn" else "after other facts"
+            for point in self.between:
+                # The same lengths, as far as it can be: a kernel might keep something by them.
+                facts, choice = point["facts"], point["choice"]
+                turn = History(self.bench, self.op, facts, choice, self.seed)
+                turn._judged(turn._call(choice, self.seed, contents=1), when, ready=True)
+                self.worst = max(self.worst, turn.worst)
             self._kept(first, held)
-            self._equal(first, held, self._judged(first, "after a call of another shape"))
+            self._equal(first, held, self._judged(first, when))
         return self.worst
 
     def _call(self, choice: Mapping[str, Any], seed: str, contents: int = 0) -> DeviceCall:
         sample = TRIALS[self.op].draw(self.facts, choice, seed, contents)
-        return runs.bound_call(self.bench, self.binding, sample)
+        return runs.bound_call(self.bench, self.binding, self.op, sample)
 
-    def _judged(self, call: DeviceCall, when: str, *, ready: bool = False) -> list[torch.Tensor]:
-        """The call's results, of which the suite keeps a copy, judged."""
+    def _judged(self, call: DeviceCall, when: str, *, ready: bool = False) -> Outcome:
+        """What a call gave, judged."""
         if not ready:
             runs.make_ready(self.bench, self.binding, call)
-        results: list[torch.Tensor] = []
-
-        def run(*args: Any) -> Any:
-            found = self.binding.run(*args)
-            results.extend(t for t in runs.as_tuple(found) if isinstance(t, torch.Tensor))
-            return found
-
         try:
-            self.worst = max(self.worst, runs.judge(self.bench, call, run, self.facts))
+            outcome = runs.run(self.bench, call, self.binding, self.facts)
+            share = runs.judge_outcome(self.bench, call, outcome, self.facts)
         except Failure as failure:
             if not when:
                 raise
@@ -88,34 +88,30 @@ class History:
                 share=failure.share,
                 detail=failure.detail,
             ) from failure
-        return [*results, *(result.clone() for result in results)]
+        self.worst = max(self.worst, share)
+        return outcome
 
-    def _kept(self, call: DeviceCall, held: list[torch.Tensor]) -> None:
-        """Results are still what they were when the suite took its copy."""
-        half = len(held) // 2
-        for now, then in zip(held[:half], held[half:], strict=True):
-            if not runs.same_bits(now, then):
-                raise Failure(
-                    f"{self.op}: a result that stays as it is while other calls run",
-                    "a later call changed it",
-                    detail=self._where(call),
-                )
+    def _kept(self, call: DeviceCall, held: Outcome) -> None:
+        """Results are still what they were when they were read."""
+        now = self.bench.ask("read", results=held.kept.number)
+        if not runs.same_results(held.results, now):
+            raise Failure(
+                f"{self.op}: a result that stays as it is while other calls run",
+                "a later call changed it",
+                detail=self._where(call),
+            )
 
-    def _equal(
-        self, call: DeviceCall, before: list[torch.Tensor], after: list[torch.Tensor]
-    ) -> None:
+    def _equal(self, call: DeviceCall, before: Outcome, after: Outcome) -> None:
         """An equal call gives equal bits, unless the descriptor says otherwise."""
         capability = self.bench.target.capability
         if capability is not None and capability.numerics.deterministic is False:
             return
-        half = len(before) // 2
-        for one, other in zip(before[half:], after[half:], strict=True):
-            if not runs.same_bits(one, other):
-                raise Failure(
-                    f"{self.op}: equal bits from an equal call",
-                    "a repeated call gives others",
-                    detail=self._where(call),
-                )
+        if not runs.same_results(before.results, after.results):
+            raise Failure(
+                f"{self.op}: equal bits from an equal call",
+                "a repeated call gives others",
+                detail=self._where(call),
+            )
 
     def _where(self, call: DeviceCall) -> str:
         return f"sample {call.sample.name!r}; {self.facts}; seed {self.bench.target.seed}"

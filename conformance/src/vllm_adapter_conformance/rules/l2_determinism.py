@@ -12,9 +12,7 @@ from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import base_cases, declared
 
 if TYPE_CHECKING:
-    import torch
-
-    from vllm_adapter.engine.ops.bind import Binding
+    from vllm_adapter_conformance.base.bench import BoundOperator
     from vllm_adapter_conformance.ops.trial import Sample
 
 RUNS: Final = 3
@@ -55,45 +53,43 @@ def check(bench: Bench, case: Case) -> Observation:
     samples = runs.samples(SPECS[op], facts, bench)
     _repeat(bench, binding, samples[0], case)
     for sample in samples:
-        first: list[torch.Tensor] = []
-        for number in range(RUNS):
-            call = runs.bound_call(bench, binding, sample)
-            results = runs.as_tuple(binding.run(*call.args))
-            outputs = [*results, *call.mutated]
-            first = first or outputs
-            where = f"sample {sample.name!r}; {case.id}; seed {bench.target.seed}"
-            for one, other in zip(first, outputs, strict=True):
-                if number and one.numel() and one.data_ptr() == other.data_ptr():
-                    raise Failure(
-                        f"{op}: each call's result in memory of its own",
-                        f"run {number} gives the memory that run 0 gave, which is still in use",
-                        detail=where,
-                    )
-                if not runs.same_bits(one, other):
-                    raise Failure(
-                        f"{op}: equal bits from equal input",
-                        f"run {number} differs from run 0",
-                        detail=where,
-                    )
+        calls = [runs.bound_call(bench, binding, op, sample)]
+        first = runs.run(bench, calls[0], binding, facts)
+        where = f"sample {sample.name!r}; {case.id}; seed {bench.target.seed}"
+        for number in range(1, RUNS):
+            # The first call and its results stay where they are: memory is not given twice.
+            calls.append(runs.bound_call(bench, binding, op, sample))
+            outcome = runs.run(bench, calls[-1], binding, facts)
+            if any(
+                one and one == other
+                for one, other in zip(first.addresses, outcome.addresses, strict=False)
+            ):
+                raise Failure(
+                    f"{op}: each call's result in memory of its own",
+                    f"run {number} gives the memory that run 0 gave, which is still in use",
+                    detail=where,
+                )
+            if not runs.same_outcome(first, outcome):
+                raise Failure(
+                    f"{op}: equal bits from equal input",
+                    f"run {number} differs from run 0",
+                    detail=where,
+                )
     return Observation(note=f"{RUNS} runs of each sample, {MANY} of the first")
 
 
-def _repeat(bench: Bench, binding: Binding, sample: Sample, case: Case) -> None:
+def _repeat(bench: Bench, binding: BoundOperator, sample: Sample, case: Case) -> None:
     """Runs one sample many times on the same arguments."""
     from vllm_adapter_conformance.ops import runs
 
-    call = runs.bound_call(bench, binding, sample)
-    before = [argument.clone() for argument in call.mutated]
-    first: list[torch.Tensor] = []
-    for number in range(MANY):
-        for argument, held in zip(call.mutated, before, strict=True):
-            argument.copy_(held)
-        results = runs.as_tuple(binding.run(*call.args))
-        outputs = [*results, *call.mutated]
-        first = first or [tensor.clone() for tensor in outputs]
-        if not all(runs.same_bits(one, other) for one, other in zip(first, outputs, strict=True)):
+    op = case.params["op"]
+    call = runs.bound_call(bench, binding, op, sample)
+    first = None
+    for number, outcome in enumerate(runs.repeated(bench, call, binding, MANY)):
+        first = first or outcome
+        if not runs.same_outcome(first, outcome):
             raise Failure(
-                f"{case.params['op']}: equal bits from equal input",
+                f"{op}: equal bits from equal input",
                 f"run {number} of {MANY} differs from run 0",
                 detail=f"sample {sample.name!r}; {case.id}; seed {bench.target.seed}",
             )

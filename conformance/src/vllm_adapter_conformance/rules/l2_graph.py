@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final
 
 from vllm_adapter.contract.decision import Reject
 from vllm_adapter.contract.operators import DTYPES
@@ -49,34 +48,32 @@ def check(bench: Bench, case: Case) -> Observation:
     import torch
 
     from vllm_adapter.engine.ops.step import make_step
-    from vllm_adapter_conformance.models.decoder import LAYERS, Decoder
-    from vllm_adapter_conformance.ops.compiling import Graphs, compiled, distance
+    from vllm_adapter_conformance.device_side.decoder import phases
+    from vllm_adapter_conformance.models.decoder import decoder
+    from vllm_adapter_conformance.ops.compiling import distance
     from vllm_adapter_conformance.ops.draw import RandomTensors
+    from vllm_adapter_conformance.ops.runs import fields_of
 
     shape = DecoderShape(**case.params["shape"])
     dtype = getattr(torch, shape.dtype)
-    model = Decoder(bench, shape)
     draw = RandomTensors(bench.target.seed, "graph")
     zeros = torch.zeros(4, shape.block_size, KV_HEADS, shape.head_size, dtype=dtype)
-    eager, traced = (
-        [(bench.to_device(zeros), bench.to_device(zeros)) for _ in range(LAYERS)] for _ in range(2)
-    )
-    worst = 0.0
+    steps: list[list[dict[str, Any]]] = []
+    places = []
     for phase, contexts in zip(PHASES, (CONTEXTS[:1], CONTEXTS[1:]), strict=True):
-        is_traced = phase in case.params["phases"]
-        run, graphs = compiled(model) if is_traced else (model, Graphs())
+        steps.append([])
         for lengths in contexts:
             new = lengths if phase == "prefill" else (1,) * len(lengths)
-            step = make_step(new, lengths, TABLES, shape.block_size, bench.device)
-            x = bench.to_device(draw.normal(sum(new), shape.hidden, dtype=dtype))
-            model.plan(step)
-            with torch.no_grad():
-                pairs = zip(run(x, traced, step), model(x, eager, step), strict=True)
-            written = zip(itertools.chain(*traced), itertools.chain(*eager), strict=True)
-            where = f"{phase} to {lengths} tokens"
-            worst = max(worst, *(distance(where, *pair) for pair in (*pairs, *written)))
-            if is_traced and len(graphs.modules) != 1:
-                raise Failure(
-                    f"one graph for all {phase} steps", f"{len(graphs.modules)} after {where}"
-                )
+            step = fields_of(make_step(new, lengths, TABLES, shape.block_size))
+            x = draw.normal(sum(new), shape.hidden, dtype=dtype)
+            traced = phase in case.params["phases"]
+            steps[-1].append({"x": x, "step": step, "traced": traced})
+            places.append((phase, f"{phase} to {lengths} tokens", traced))
+    seen = bench.observe(phases, shape=decoder(bench, shape), cache=zeros, steps=steps)
+    worst = 0.0
+    for (phase, where, traced), found in zip(places, seen, strict=True):
+        pairs = zip(found["got"], found["want"], strict=True)
+        worst = max(worst, *(distance(where, got, want) for got, want in pairs))
+        if traced and found["graphs"] != 1:
+            raise Failure(f"one graph for all {phase} steps", f"{found['graphs']} after {where}")
     return Observation(note=f"compiled differs from eager by {worst:.3g} roundings")

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import gc
+import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.ops.cases import (
-    Facts,
-    OpFacts,
-    base_cases,
-    declared,
-    refusal,
-    values,
-)
-from vllm_adapter_conformance.rules._memory import allocated_by_process, held_by_process
-
-if TYPE_CHECKING:
-    from vllm_adapter.engine.ops.bind import Binding
-    from vllm_adapter_conformance.ops.runs import DeviceCall
-    from vllm_adapter_conformance.ops.trial import Sample
+from vllm_adapter_conformance.ops.cases import base_cases, declared, large_facts
 
 GOAL_BYTES: Final = 16 << 20
 """The calls of one case write about so much: more than the noise of a process."""
@@ -39,19 +26,7 @@ SLOPES: Final = {"Python objects": 1, "bytes of malloc": 24, "bytes on the devic
 def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for op in OPERATORS if target.capability else ():
         for base in base_cases(declared(target), op)[:1]:
-            yield Case(op, {"op": op, "facts": _large(target, base)}, base.pointer)
-
-
-def _large(target: Target, base: OpFacts) -> Facts:
-    """The base case with each size fact as large as is still declared."""
-    capability, facts = declared(target), dict(base.facts)
-    for name in OPERATORS[base.op].bind_facts:
-        if OPERATORS[base.op].facts[name].off is None:
-            for value in sorted(values(capability, OPERATORS[base.op], name), reverse=True):
-                if refusal(capability, base.op, {**facts, name: value}) is None:
-                    facts[name] = value
-                    break
-    return facts
+            yield Case(op, {"op": op, "facts": large_facts(declared(target), base)}, base.pointer)
 
 
 @rule(
@@ -69,35 +44,50 @@ def _large(target: Target, base: OpFacts) -> Facts:
     seconds=120.0,
 )
 def check(bench: Bench, case: Case) -> Observation:
-    """Measures after a warm-up and again after calls that write `GOAL_BYTES`."""
+    """Measures after a warm-up and again after calls that write `GOAL_BYTES`; then windows."""
     from vllm_adapter.engine.ops.catalog import SPECS
+    from vllm_adapter_conformance.device_side.memory import allocated_by_windows, usage_around
     from vllm_adapter_conformance.ops import runs
 
     op, facts = case.params["op"], dict(case.params["facts"])
+    spec = SPECS[op]
     binding = runs.bind_declared(bench, op, facts)
-    samples = runs.samples(SPECS[op], facts, bench)
-    sample = max(samples, key=lambda s: runs.make_call(bench, SPECS[op], s).written)
-    call = runs.bound_call(bench, binding, sample)
-    calls = min(MAX_CALLS, max(MIN_CALLS, math.ceil(GOAL_BYTES / max(1, call.written))))
-    # What is there now is not looked at again: with torch loaded that takes longer than the calls.
-    gc.freeze()
-    try:
-        _repeat(bench, binding, call, max(MIN_CALLS, calls // 4))
-        before = _usage(bench)
-        _repeat(bench, binding, call, calls)
-        after = _usage(bench)
-        _judge_growth(op, call, calls, before, after, bench.target.seed)
-        _slope(bench, binding, min(samples, key=lambda s: _least(bench, op, s)), op)
-    finally:
-        gc.unfreeze()
+    samples = runs.samples(spec, facts, bench)
+    written = {s.name: runs.written_bytes(spec, runs.drawn(s)[0]) for s in samples}
+    sample = max(samples, key=lambda s: written[s.name])
+    call = runs.bound_call(bench, binding, op, sample)
+    each = written[sample.name]
+    calls = min(MAX_CALLS, max(MIN_CALLS, math.ceil(GOAL_BYTES / max(1, each))))
+    before, after = bench.observe(
+        usage_around,
+        call=call.placed.number,
+        binding=binding.number,
+        step=runs.step_of(sample),
+        first=max(MIN_CALLS, calls // 4),
+        calls=calls,
+    )
+    where = f"sample {sample.name!r} writes {each} bytes a call; seed {bench.target.seed}"
+    _judge_growth(op, calls, each, before, after, where)
+    small = min(samples, key=lambda s: written[s.name] or math.inf)
+    call = runs.bound_call(bench, binding, op, small)
+    seen = bench.observe(
+        allocated_by_windows,
+        call=call.placed.number,
+        binding=binding.number,
+        step=runs.step_of(small),
+        first=MIN_CALLS,
+        calls=WINDOW_CALLS,
+        windows=WINDOWS,
+    )
+    _judge_slope(op, seen, f"sample {small.name!r}; seed {bench.target.seed}")
     return Observation(note=f"{calls} calls; counted: {', '.join(after)}")
 
 
 def _judge_growth(
-    op: str, call: DeviceCall, calls: int, before: dict[str, int], after: dict[str, int], seed: int
+    op: str, calls: int, each: int, before: dict[str, int], after: dict[str, int], where: str
 ) -> None:
     """Fails where about as much is held as the calls have written."""
-    kept = calls * call.written
+    kept = calls * each
     for what, limit in (
         ("live tensors", calls // 2),
         ("bytes of live tensors", kept // 2),
@@ -107,76 +97,18 @@ def _judge_growth(
         growth = after.get(what, 0) - before.get(what, 0)
         if growth > limit:
             raise Failure(
-                f"{calls} calls of {op} to keep no memory",
-                f"{growth} more {what}",
-                detail=f"sample {call.sample.name!r} writes {call.written} bytes a call; "
-                f"seed {seed}",
+                f"{calls} calls of {op} to keep no memory", f"{growth} more {what}", detail=where
             )
 
 
-def _least(bench: Bench, op: str, sample: Sample) -> float:
-    """What a call of a sample writes; a sample that writes nothing comes last."""
-    from vllm_adapter.engine.ops.catalog import SPECS
-    from vllm_adapter_conformance.ops import runs
-
-    return runs.make_call(bench, SPECS[op], sample).written or math.inf
-
-
-def _slope(bench: Bench, binding: Binding, sample: Sample, op: str) -> None:
+def _judge_slope(op: str, seen: list[dict[str, int]], where: str) -> None:
     """Fails where every one of several windows of calls keeps a little for each call."""
-    from vllm_adapter_conformance.ops import runs
-
-    call = runs.bound_call(bench, binding, sample)
-    _repeat(bench, binding, call, MIN_CALLS)
-    kept: dict[str, list[int]] = {}
-    before = _allocated(bench)
-    for _ in range(WINDOWS):
-        _repeat(bench, binding, call, WINDOW_CALLS)
-        now = _allocated(bench)
-        for what in now:
-            kept.setdefault(what, []).append(now[what] - before[what])
-        before = now
-    for what, grown in kept.items():
-        if min(grown) >= SLOPES[what] * WINDOW_CALLS:
+    for what, least in SLOPES.items():
+        counts = [found[what] for found in seen if what in found]
+        grown = [now - before for before, now in itertools.pairwise(counts)]
+        if len(grown) == WINDOWS and min(grown) >= least * WINDOW_CALLS:
             raise Failure(
                 f"{WINDOW_CALLS} calls of {op} to keep nothing, after so many others",
                 f"{min(grown)} more {what} in each of {WINDOWS} windows",
-                detail=f"sample {sample.name!r}; seed {bench.target.seed}",
+                detail=where,
             )
-
-
-def _allocated(bench: Bench) -> dict[str, int]:
-    """To the byte, by every count that there is."""
-    found = allocated_by_process()
-    stats = bench.runtime.memory_stats(bench.opened.record.index)
-    if stats.source == "framework":
-        found["bytes on the device"] = stats.allocated_bytes
-    return found
-
-
-def _repeat(bench: Bench, binding: Binding, call: DeviceCall, calls: int) -> None:
-    """Plans and runs as a server does: once a step."""
-    step = call.sample.step(bench.device) if call.sample.step else None
-    for _ in range(calls):
-        if step is not None:
-            binding.plan(step)
-        binding.run(*call.args)
-    bench.runtime.synchronize_stream(bench.opened.record.index)
-
-
-def _usage(bench: Bench) -> dict[str, int]:
-    """What is held now, by every measure that this machine and device have."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    gc.collect()
-    # By type: isinstance asks an object for its class, which some answer with a warning.
-    live = [t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)]
-    # What torch.compile traces with has a shape and no memory, and may outlive its graph.
-    live = [t for t in live if not issubclass(type(t), FakeTensor)]
-    found = {"live tensors": len(live), "bytes of live tensors": sum(t.nbytes for t in live)}
-    stats = bench.runtime.memory_stats(bench.opened.record.index)
-    if stats.source == "framework":
-        found["bytes on the device"] = stats.allocated_bytes
-    found["bytes of the process"] = held_by_process()
-    return found

@@ -13,7 +13,6 @@ from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import OpFacts, base_cases, declared
 
 if TYPE_CHECKING:
-    from vllm_adapter.engine.ops.c_library import LibraryOperators
     from vllm_adapter_conformance.ops.trial import Sample
 
 NO_ENTRY = "no entry names a function of a C library"
@@ -39,11 +38,11 @@ def _operators(target: Target) -> Iterator[Case | NotDeclaredCase]:
 )
 def check_offers(bench: Bench, case: Case) -> Observation:
     """Asks the function table and operator_dtypes."""
-    op, served = case.params["op"], _served(bench)
-    name = served.library.path.name
-    if not served.library.has(op):
+    op = case.params["op"]
+    seen = _offers(bench, op)
+    name, offered = seen["name"], seen["dtypes"]
+    if not seen["has"]:
         raise Failure(f"a function {op}, which {case.pointer} names", f"NULL in {name}")
-    offered = served.dtypes(op, bench.opened.record.index)
     for entry in declared(bench.target).operators[op]:
         missing = [d for d in entry.dtypes if entry.library_function and d not in offered]
         if missing:
@@ -65,45 +64,43 @@ def check_offers(bench: Bench, case: Case) -> Observation:
 )
 def check_dtypes(bench: Bench, case: Case) -> Observation:
     """Calls the function in every dtype: with a sample that the descriptor's first entry takes."""
-    op, served = case.params["op"], _served(bench)
+    op = case.params["op"]
     base = next(iter(base_cases(declared(bench.target), op)), None)
     if base is None:
         raise Failure(f"a case of {op} that the descriptor accepts", "none")
-    offered = served.dtypes(op, bench.opened.record.index)
+    offered = _offers(bench, op)["dtypes"]
     for dtype in DTYPES:
-        refused = _refusal(bench, served, base, dtype)
+        refused = _refusal(bench, base, dtype)
         if dtype in offered and refused is not None:
             raise Failure(f"{op} in {dtype}, which operator_dtypes names", f"refused: {refused}")
     return Observation(note=f"offered: {', '.join(offered)}")
 
 
-def _refusal(bench: Bench, served: LibraryOperators, base: OpFacts, dtype: str) -> str | None:
+def _refusal(bench: Bench, base: OpFacts, dtype: str) -> str | None:
     """How the library refuses a dtype; None where it runs, and is right."""
-    import torch
-
+    from vllm_adapter.engine.device_process.errors import RemoteError
     from vllm_adapter.engine.ops.catalog import SPECS
+    from vllm_adapter_conformance.device_side.library import kernel
     from vllm_adapter_conformance.ops import runs
 
     facts = {**base.facts, "dtype": dtype}
     sample: Sample = runs.samples(SPECS[base.op], facts, bench)[0]
     try:
         call = runs.make_call(bench, SPECS[base.op], sample)
-    except (RuntimeError, torch.OutOfMemoryError) as error:
+    except RemoteError as error:
         return f"the device cannot hold it: {error}"
-    arguments: list[Any] = list(call.args)
-    if OPERATORS[base.op].planned:
-        arguments[-1] = None
+    function = bench.kept(bench.observe(kernel, op=base.op))
     try:
-        results = runs.as_tuple(served.kernel(base.op)(*arguments))
-        bench.runtime.synchronize_stream(bench.opened.record.index)
+        if OPERATORS[base.op].planned:
+            bench.ask("ready", call=call.placed.number, step=runs.step_of(sample))
+        outcome = runs.run_raw(bench, call, function)
     except VllmAdapterError as error:
         return error.message
-    runs.judge_results(bench, call, results, facts)
+    runs.judge_results(bench, call, outcome, facts)
     return None
 
 
-def _served(bench: Bench) -> LibraryOperators:
-    from vllm_adapter.engine.ops import c_library as library_kernels
+def _offers(bench: Bench, op: str) -> dict[str, Any]:
+    from vllm_adapter_conformance.device_side.library import offers
 
-    _ = bench.opened
-    return library_kernels.served(bench.target.record.name)
+    return bench.observe(offers, op=op)

@@ -67,37 +67,39 @@ def _one(base: OpFacts, pointer: str, form: str) -> Case | NotDeclaredCase:
     "utility that failed. The schema and the fake are core's; so it is the kernel's result "
     "(shape, dtype, strides, aliasing) or its writes that have to change.",
     cases=_cases,
-    needs=("L1.copy.round_trip",),
+    needs=("L1.copy.round_trip", "L2.library.work"),
     seconds=120.0,
 )
 def check(bench: Bench, case: Case) -> Observation:
     """Checks one overload with the first sample of its case and with the one of views."""
-    import torch
-
     from vllm_adapter.engine.ops.catalog import SPECS
+    from vllm_adapter_conformance.device_side.tracing import opcheck
     from vllm_adapter_conformance.ops import runs
 
     op, facts = case.params["op"], dict(case.params["facts"])
     binding = runs.bind_declared(bench, op, facts)
-    default = getattr(torch.ops.vllm_adapter, op).default
+    default, overload = case.params["default"], ""
     samples = runs.samples(SPECS[op], facts, bench)
     views = [s for s in samples[1:] if "views" in s.name or "strided" in s.name]
     for sample in [samples[0], *views]:
         # Tracing is the long part: once is enough, with views where there are some.
         traced = sample is (views or samples)[0]
-        with runs.strict_policy():
-            if case.params["default"]:
-                overload, call = default, runs.make_call(bench, SPECS[op], sample)
-            else:
-                overload, call = binding.run, runs.bound_call(bench, binding, sample)
-            try:
-                torch.library.opcheck(
-                    overload, tuple(call.args), test_utils=EAGER + TRACED * traced
-                )
-            except Exception as error:
-                raise Failure(
-                    f"opcheck of {overload} to pass",
-                    f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}",
-                    detail=f"sample {sample.name!r}; {case.id}\n{error}",
-                ) from error
-    return Observation(note=str(overload))
+        call = runs.make_call(bench, SPECS[op], sample)
+        if not default:
+            runs.make_ready(bench, binding, call)
+        seen = bench.observe(
+            opcheck,
+            call=call.placed.number,
+            packet=op if default else None,
+            binding=binding.number,
+            utilities=EAGER + TRACED * traced,
+        )
+        overload = seen["overload"]
+        if "error" in seen:
+            first = (seen["error"].strip().splitlines() or ["no text"])[0][:300]
+            raise Failure(
+                f"opcheck of {overload} to pass",
+                f"{seen['kind']}: {first}",
+                detail=f"sample {sample.name!r}; {case.id}\n{seen['error']}",
+            )
+    return Observation(note=overload)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm_adapter.contract.operators import OPERATORS
-from vllm_adapter.errors import UnsupportedCase
+from vllm_adapter.errors import UnsupportedCase, VllmAdapterError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
@@ -19,7 +19,8 @@ from vllm_adapter_conformance.ops.cases import (
 )
 
 if TYPE_CHECKING:
-    from vllm_adapter_conformance.ops.runs import DeviceCall, Fn
+    from vllm_adapter_conformance.base.bench import Kept
+    from vllm_adapter_conformance.ops.runs import DeviceCall
 
 
 def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
@@ -42,37 +43,33 @@ def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
 )
 def check(bench: Bench, case: Case) -> Observation:
     """Calls the packet with a declared case, if any, and with one that is refused."""
-    import torch
-
-    from vllm_adapter_conformance.ops import runs
-
     op, facts = case.params["op"], case.params["facts"]
     capability = declared(bench.target)
-    bench.opened  # noqa: B018 - puts the adapter in use, which the default asks
-    packet = getattr(torch.ops.vllm_adapter, op)
-    with runs.strict_policy():
-        share = _served(bench, op, dict(facts), packet) if facts else None
-        refused = undeclared(capability, op)[-1:] if facts else base_cases(capability, op)[:1]
-        for one in refused or undeclared(capability, op)[-1:]:
-            _refused(bench, one, packet)
+    packet = bench.function("packet", op)
+    share = _served(bench, op, dict(facts), packet) if facts else None
+    refused = undeclared(capability, op)[-1:] if facts else base_cases(capability, op)[:1]
+    for one in refused or undeclared(capability, op)[-1:]:
+        _refused(bench, one, packet)
     return Observation(share, "served" if facts else "refused: every kernel needs bind()")
 
 
-def _served(bench: Bench, op: str, facts: dict[str, Any], packet: Fn) -> float:
+def _served(bench: Bench, op: str, facts: dict[str, Any], packet: Kept) -> float:
     from vllm_adapter.engine.ops.catalog import SPECS
+    from vllm_adapter_conformance.device_side import tracing
     from vllm_adapter_conformance.ops import runs
-    from vllm_adapter_conformance.ops.compiling import compiled, dispatched
 
     sample = runs.samples(SPECS[op], facts, bench)[0]
     call = runs.make_call(bench, SPECS[op], sample)
-    with dispatched() as names:
-        eager = runs.judge(bench, call, packet, facts)
-    _only_default(op, names, "eager")
+    with runs.errors_fail(bench, call, facts):
+        seen = bench.observe(tracing.run_named, call=call.placed.number, function=packet.number)
+    eager = runs.judge_outcome(bench, call, runs.outcome_of(bench, seen), facts)
+    _only_default(op, seen["names"], "eager")
     again = runs.make_call(bench, SPECS[op], sample)
-    run, graphs = compiled(packet)
-    traced = runs.judge(bench, again, run, facts)
-    _only_default(op, graphs.operators(), "compiled")
-    return max(eager, traced)
+    traced = bench.observe(tracing.trace, function=packet.number)
+    graphs = bench.kept(traced["graphs"])
+    share = runs.judge(bench, again, bench.kept(traced["function"]), facts)
+    _only_default(op, bench.observe(tracing.operators, graphs=graphs.number), "compiled")
+    return max(eager, share)
 
 
 def _only_default(op: str, names: list[str], how: str) -> None:
@@ -81,15 +78,17 @@ def _only_default(op: str, names: list[str], how: str) -> None:
         raise Failure(f"vllm_adapter.{op}.default to run ({how})", ", ".join(ours) or "none")
 
 
-def _refused(bench: Bench, refused: OpFacts, packet: Fn) -> None:
+def _refused(bench: Bench, refused: OpFacts, packet: Kept) -> None:
     from vllm_adapter.engine.ops.catalog import SPECS
+    from vllm_adapter_conformance.device_side import tracing
     from vllm_adapter_conformance.ops import runs
-    from vllm_adapter_conformance.ops.compiling import compiled
 
     sample = runs.samples(SPECS[refused.op], refused.facts, bench)[0]
     call = runs.make_call(bench, SPECS[refused.op], sample)
-    for how, run in (("eager", packet), ("compiled", compiled(packet)[0])):
-        error = _error_of(run, call)
+    traced = bench.observe(tracing.trace, function=packet.number)
+    _, compiled = (bench.kept(traced[name]) for name in ("graphs", "function"))
+    for how, function in (("eager", packet), ("compiled", compiled)):
+        error = _error_of(bench, call, function)
         # dynamo wraps what a fake raises, and keeps its name and text.
         right = isinstance(error, UnsupportedCase) or (
             how == "compiled" and UnsupportedCase.__name__ in str(error)
@@ -97,13 +96,16 @@ def _refused(bench: Bench, refused: OpFacts, packet: Fn) -> None:
         if not right:
             raise Failure(
                 f"UnsupportedCase from a direct call of {refused.op} {refused.id} ({how})",
-                "a result" if error is None else f"{type(error).__name__}: {error}",
+                "a result" if error is None else runs.error_text(error),
             )
 
 
-def _error_of(run: Fn, call: DeviceCall) -> Exception | None:
+def _error_of(bench: Bench, call: DeviceCall, function: Kept) -> Exception | None:
+    from vllm_adapter.engine.device_process.errors import RemoteError
+    from vllm_adapter_conformance.ops import runs
+
     try:
-        run(*call.args)
-    except Exception as error:
+        runs.run_raw(bench, call, function)
+    except (VllmAdapterError, RemoteError) as error:
         return error
     return None

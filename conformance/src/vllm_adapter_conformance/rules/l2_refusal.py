@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.contract.decision import Reject, decide, holds
 from vllm_adapter.contract.operators import OPERATORS
-from vllm_adapter.errors import UnsupportedCase
+from vllm_adapter.errors import UnsupportedCase, VllmAdapterError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
@@ -110,29 +110,30 @@ def _suitable(samples: Any, entry: OperatorEntry) -> list[Sample]:
 
 def _refuses(bench: Bench, entry: OperatorEntry, refused: OpFacts, sample: Sample) -> bool:
     """True where the kernel raises, False where it is right; a Failure otherwise."""
+    from vllm_adapter.engine.device_process.errors import RemoteError
     from vllm_adapter.engine.ops.catalog import SPECS
-    from vllm_adapter.engine.ops.providers import load
+    from vllm_adapter_conformance.device_side.calls import WEIGHTS
     from vllm_adapter_conformance.ops import runs
 
     assert entry.run is not None
-    who = bench.target.record.name
     call = runs.make_call(bench, SPECS[refused.op], sample)
-    kernel = load(entry.run, who)
+    kernel = bench.function("kernel", entry.run)
+    moments: dict[str, Any] = {}
+    if entry.prepare_weights:
+        prepare = bench.function("kernel", entry.prepare_weights)
+        moments |= {"prepare": prepare.number, "weight": WEIGHTS[refused.op]}
+    if OPERATORS[refused.op].planned:
+        plan = bench.function("kernel", entry.plan) if entry.plan else None
+        moments |= {"plan": plan and plan.number, "step": runs.step_of(sample)}
     try:
-        if entry.prepare_weights:
-            at = runs.WEIGHTS[refused.op]
-            call.args[at] = load(entry.prepare_weights, who)(call.args[at])
-        if OPERATORS[refused.op].planned:
-            plan = load(entry.plan, who) if entry.plan else None
-            assert sample.step is not None
-            call.args[-1] = plan(sample.step(bench.device), None) if plan else None
-        results = runs.as_tuple(kernel(*call.args))
-        bench.runtime.synchronize_stream(bench.opened.record.index)
-    except Exception as error:
+        if moments:
+            bench.ask("ready", call=call.placed.number, **moments)
+        outcome = runs.run_raw(bench, call, kernel)
+    except (VllmAdapterError, RemoteError) as error:
         _check_alive(bench, f"{entry.run} refused {refused.op} {refused.id}", error)
         return True
     try:
-        runs.judge_results(bench, call, results, refused.facts)
+        runs.judge_results(bench, call, outcome, refused.facts)
     except Failure as failure:
         raise Failure(
             f"{entry.run} to raise for {refused.op} {refused.id}, or to be right",
@@ -145,14 +146,7 @@ def _refuses(bench: Bench, entry: OperatorEntry, refused: OpFacts, sample: Sampl
 
 def _check_alive(bench: Bench, when: str, error: Exception) -> None:
     """A fault that an asynchronous device reports late leaves it dead: that is no refusal."""
-    import torch
+    if not bench.is_sound():
+        from vllm_adapter_conformance.ops.runs import error_text
 
-    probe = torch.arange(8)
-    try:
-        alive = bool((bench.to_device(probe).cpu() == probe).all())
-    except Exception:
-        alive = False
-    if not alive:
-        raise Failure(
-            f"the device to work after {when}", f"it does not: {type(error).__name__}: {error}"
-        )
+        raise Failure(f"the device to work after {when}", f"it does not: {error_text(error)}")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from vllm_adapter.contract.operators import OPERATORS
-from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, Observation, once, rule
 from vllm_adapter_conformance.ops.cases import base_cases, declared
@@ -24,18 +21,11 @@ from vllm_adapter_conformance.ops.cases import base_cases, declared
 )
 def check(bench: Bench, case: Case) -> Observation:
     """Opens the device, binds a case of each operator, and asks torch what it has."""
-    from vllm_adapter.engine.ops import library
+    from vllm_adapter_conformance.device_side.library import foreign
 
-    # What is found makes opening and binding fail, too: here it is told by itself.
-    with suppress(VllmAdapterError):
-        _ = bench.opened
-    for op in OPERATORS:
-        for base in base_cases(declared(bench.target), op)[:1]:
-            with suppress(VllmAdapterError):
-                bench.bind(op, dict(base.facts))
-    found = library.foreign()
+    capability = declared(bench.target)
+    first = [(op, base.facts) for op in OPERATORS for base in base_cases(capability, op)[:1]]
+    found = bench.observe(foreign, cases=first)
     if found:
-        raise Failure(
-            "no registration but core's own", str(found[0]), detail="\n".join(map(str, found))
-        )
+        raise Failure("no registration but core's own", found[0], detail="\n".join(found))
     return Observation(note="core's alone")

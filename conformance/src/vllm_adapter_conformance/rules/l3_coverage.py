@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.models.shape import model_case, shape_of
-from vllm_adapter_conformance.rules.l1_library import library_of
-
-if TYPE_CHECKING:
-    from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
 
 NEW: Final = 6
 """Tokens generated behind the prefill."""
@@ -44,58 +38,24 @@ def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
 )
 def check_step(bench: Bench, case: Case) -> Observation:
     """Greedy generation of a tiny Llama: a prefill, then decode steps."""
-    import torch
-
-    from vllm_adapter.engine.runtime.device_from_clib.enable import enabled
+    from vllm_adapter_conformance.device_side import models
     from vllm_adapter_conformance.models import tiny
 
-    library = library_of(bench)
-    backend = enabled()
-    assert backend is not None
-    model = tiny.plain(shape_of(case), bench.target.seed)
-    given = tiny.padded(bench.target.seed, left=True)
-    with tiny.adapted(bench, model) as mine, torch.no_grad():
-        there: Any = {name: tensor.to(mine.device) for name, tensor in given.items()}
-        backend.coverage.reset()
-        with _refusals(backend) as refused:
-            mine.generate(
-                **there, max_new_tokens=NEW, do_sample=False, eos_token_id=None, pad_token_id=0
-            )
-        counts = backend.coverage.counts()
-    there_but_refused = {name: n for name, n in refused.items() if library.has(name)}
-    if there_but_refused:
+    shape, seed = shape_of(case), bench.target.seed
+    model = tiny.sent(shape, tiny.plain(shape, seed))
+    given = tiny.padded(seed, left=True)
+    seen = tiny.observed(bench, models.covered, model=model, inputs=given, new=NEW)
+    counts, asked = seen["counts"], seen["asked"]
+    if any(seen["has"].values()):
+        raise Failure("each function that is not NULL to take a step's work", _counts_text(asked))
+    if sum(counts.values()) != sum(asked.values()):
         raise Failure(
-            "each function that is not NULL to take a step's work", _counts_text(refused)
-        )
-    if sum(counts.values()) != sum(refused.values()):
-        raise Failure(
-            f"as much on the host as was asked of NULL functions: {_counts_text(refused)}",
+            f"as much on the host as was asked of NULL functions: {_counts_text(asked)}",
             _counts_text(counts),
         )
     return Observation(
-        note=f"on the host: {_counts_text(counts)}; asked of NULL: {_counts_text(refused)}"
+        note=f"on the host: {_counts_text(counts)}; asked of NULL: {_counts_text(asked)}"
     )
-
-
-@contextmanager
-def _refusals(backend: Backend) -> Iterator[Mapping[str, int]]:
-    """How often each function of plain tensor work was asked, and did not take the work."""
-    refused: Counter[str] = Counter()
-    kernels: Any = backend.kernels  # whose method is replaced for the length of the step
-    ask = kernels.queue
-
-    def counted(name: str, *arguments: Any) -> bool:
-        taken: bool = ask(name, *arguments)
-        refused[name] += not taken
-        return taken
-
-    kernels.queue = counted
-    try:
-        yield refused
-    finally:
-        kernels.queue = ask
-        for name in [name for name, count in refused.items() if not count]:
-            del refused[name]
 
 
 def _counts_text(counts: Mapping[str, int]) -> str:

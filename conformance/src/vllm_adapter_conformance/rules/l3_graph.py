@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from vllm_adapter.contract.operators import DTYPES
 from vllm_adapter.discovery.adapter import one_line
@@ -41,34 +41,21 @@ def check(bench: Bench, case: Case) -> Observation:
     """A prefill of unequal rows through the first block, compiled and eager."""
     import torch
 
-    from vllm_adapter.engine.integrations.transformers.adapt import adapted_of
+    from vllm_adapter_conformance.device_side import models
     from vllm_adapter_conformance.models import tiny
-    from vllm_adapter_conformance.ops.compiling import compiled, distance
+    from vllm_adapter_conformance.ops.compiling import distance
     from vllm_adapter_conformance.ops.draw import RandomTensors
 
     shape, seed = shape_of(case), bench.target.seed
     given = tiny.padded(seed, left=True)
     rows, columns = given["input_ids"].shape
     draw = RandomTensors(seed, "block")
-    x = bench.to_device(
-        draw.normal(rows, columns, shape.hidden, dtype=getattr(torch, shape.dtype))
-    )
-    with tiny.adapted(bench, tiny.plain(shape, seed)) as mine:
-        block: Any = mine.model.layers[0]
-        there = {name: tensor.to(bench.device) for name, tensor in given.items()}
-        found = adapted_of(mine)
-        assert found is not None
-        cache, step = found.prepare(there["input_ids"], there["attention_mask"])
-        run, graphs = compiled(lambda hidden, step: block(hidden, va_step=step))
-        try:
-            with torch.no_grad():
-                got, want = run(x, step), block(x, va_step=step)
-            seen = distance("a prefill", got, want)
-        except torch._dynamo.exc.TorchDynamoException as error:
-            raise Failure("one graph", f"a break: {one_line(error)}") from None
-        finally:
-            torch._dynamo.reset()
-        del cache, step
-    if len(graphs.modules) != 1:
-        raise Failure("one graph", f"{len(graphs.modules)}")
-    return Observation(note=f"compiled differs from eager by {seen:.3g} roundings")
+    x = draw.normal(rows, columns, shape.hidden, dtype=getattr(torch, shape.dtype))
+    model = tiny.sent(shape, tiny.plain(shape, seed))
+    seen = tiny.observed(bench, models.block, model=model, inputs=given, x=x)
+    if "break" in seen:
+        raise Failure("one graph", f"a break: {one_line(Exception(seen['break']))}")
+    away = distance("a prefill", seen["got"], seen["want"])
+    if seen["graphs"] != 1:
+        raise Failure("one graph", f"{seen['graphs']}")
+    return Observation(note=f"compiled differs from eager by {away:.3g} roundings")

@@ -26,6 +26,7 @@ def _cases(kind: str) -> Cases:
 
 
 def _check_decoder(bench: Bench, case: Case) -> Observation:
+    from vllm_adapter_conformance.device_side import models
     from vllm_adapter_conformance.models import tiny
     from vllm_adapter_conformance.ops.draw import RandomTensors
 
@@ -33,11 +34,12 @@ def _check_decoder(bench: Bench, case: Case) -> Observation:
     model = tiny.plain(shape, seed)
     given = tiny.padded(seed, left=True)
     more = RandomTensors(seed, "more").integers(3, VOCABULARY, len(tiny.LENGTHS), STEPS)
-    with tiny.adapted(bench, model) as mine:
-        ours = tiny.logits(mine, given, more)
-    reference = tiny.logits(model, given, more)
-    truth = tiny.logits(model.double(), given, more)
-    return _judged(tiny.share(ours, reference, truth), "logits", case, bench)
+    seen = tiny.observed(
+        bench, models.decoder_logits, model=tiny.sent(shape, model), inputs=given, more=more
+    )
+    reference = models.logits(model, given, more)
+    truth = models.logits(model.double(), given, more)
+    return _judged(tiny.share(seen["found"], reference, truth), "logits", case, bench)
 
 
 for _kind, _name in _NAMES.items():
@@ -63,16 +65,16 @@ for _kind, _name in _NAMES.items():
 )
 def check_bert(bench: Bench, case: Case) -> Observation:
     """One batch of unequal rows."""
+    from vllm_adapter_conformance.device_side import models
     from vllm_adapter_conformance.models import tiny
 
     seed, shape = bench.target.seed, shape_of(case)
     model = tiny.plain(shape, seed)
     given = tiny.padded(seed, left=False)
-    with tiny.adapted(bench, model) as mine:
-        ours = tiny.hidden_states(mine, given)
-    reference = tiny.hidden_states(model, given)
-    truth = tiny.hidden_states(model.double(), given)
-    return _judged(tiny.share(ours, reference, truth), "hidden states", case, bench)
+    seen = tiny.observed(bench, models.encoder_states, model=tiny.sent(shape, model), inputs=given)
+    reference = models.hidden_states(model, given)
+    truth = models.hidden_states(model.double(), given)
+    return _judged(tiny.share(seen["found"], reference, truth), "hidden states", case, bench)
 
 
 def _judged(share: float, what: str, case: Case, bench: Bench) -> Observation:
@@ -81,6 +83,6 @@ def _judged(share: float, what: str, case: Case, bench: Bench) -> Observation:
             f"{what} within four times the reference's own distance from float64",
             f"{share:.3g} of that",
             share=share,
-            detail=f"{shape_of(case)}; seed {bench.target.seed}; device {bench.device}",
+            detail=f"{shape_of(case)}; seed {bench.target.seed}; device {bench.where}",
         )
     return Observation(share)

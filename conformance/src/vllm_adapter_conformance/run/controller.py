@@ -1,7 +1,8 @@
 """The parent's side of a run: plans it, watches the worker, judges what the journal holds.
 
-It never opens the device. xdist replaces the worker after each end of it; whether that end was a
-crash, a hang or the worker's own leaving is read from the journal.
+Neither it nor the worker, which judges, opens the device: that is in a process of its own. xdist
+replaces a worker that has ended all the same; whether that was a crash or a hang is read from the
+journal.
 """
 
 from __future__ import annotations
@@ -129,11 +130,11 @@ class Controller:
     def pytest_handlecrashitem(
         self, crashitem: str, report: pytest.TestReport, sched: Any
     ) -> None:
-        """The worker ended while it had this item: it left before it, or the item ended it."""
+        """The worker ended while it had this item, or was ended for the one before."""
         self._reader.new()
         events = [e for e in self._reader.events if e.get("item") is not None]
         last = events[-1] if events else {"event": "", "item": ""}
-        if last["event"] == "leave" or (last["event"] == "hang" and last["item"] != crashitem):
+        if last["event"] == "hang" and last["item"] != crashitem:
             # pytest types three outcomes; a plug-in may have more
             report.outcome = "requeued"  # type: ignore[assignment]
             sched.mark_test_pending(crashitem)

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from vllm_adapter.discovery.adapter import one_line
+from vllm_adapter.engine.device_process.errors import ProcessEnded, RemoteError, whence
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Failure
+from vllm_adapter_conformance.base.rule import Failure, Observation
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.judge.outcome import SKIPPED, Result, failed, passed, waiver_of
 from vllm_adapter_conformance.judge.waivers import Waiver
 from vllm_adapter_conformance.plan.suite import NO_CASE, SuiteItem, no_case_failure
+from vllm_adapter_conformance.rules import _inside
 
 if TYPE_CHECKING:
     from vllm_adapter_conformance.serving.runs import Runs
@@ -28,9 +30,9 @@ _OWN: Final = f"{Path(__file__).parents[1]}{os.sep}"
 _FRAMES: Final = 6
 
 
-def open_bench(target: Target, scratch: Path | None = None) -> Bench:
-    """A bench for every level; `scratch` as the bench has it."""
-    return Bench(target, scratch, _open_serving)
+def open_bench(target: Target, scratch: Path | None = None, *, apart: bool = False) -> Bench:
+    """A bench for every level; `scratch` and `apart` as the bench has them."""
+    return Bench(target, scratch, _open_serving, apart=apart)
 
 
 def run_item(bench: Bench, item: SuiteItem, waivers: Sequence[Waiver] = ()) -> Result:
@@ -42,11 +44,17 @@ def run_item(bench: Bench, item: SuiteItem, waivers: Sequence[Waiver] = ()) -> R
             warnings.simplefilter("default")  # the caller's filters are not the adapter's fault
             if item.case.id == NO_CASE:
                 raise no_case_failure(item.rule)
-            seen = item.rule.check(bench, item.case)
+            seen: Observation | None
+            if bench.apart and item.rule.level in _inside.LEVELS:
+                seen = _inside.check(bench, item.rule.id, item.case)
+            else:
+                seen = item.rule.check(bench, item.case)
     except KeyboardInterrupt:
         raise
     except Failure as failure:
         return failed(item, failure, _since(begin), waiver)
+    except ProcessEnded as ended:
+        return failed(item, process_failure(ended), _since(begin), waiver)
     except pytest.skip.Exception as skip:
         return Result(item.id, SKIPPED, _since(begin), seen=str(skip))
     except BaseException as error:
@@ -60,8 +68,23 @@ def _open_serving(target: Target, folder: Path) -> Runs:
     return Runs(target, folder)
 
 
+def process_failure(ended: ProcessEnded) -> Failure:
+    """The end of the device's process, or its silence, as a failure of what it was asked for."""
+    if ended.hung:
+        return Failure(f"an end within {ended.limit:g} s", "none: it hangs", detail=ended.words)
+    return Failure("the case to end", str(ended), detail=ended.words)
+
+
 def unforeseen(error: BaseException) -> Failure:
     """An exception that no check expects, as a failure: its place, and its last frames."""
+    there = whence(error)
+    if there is not None:
+        name = error.name if isinstance(error, RemoteError) else type(error).__name__
+        return Failure(
+            "the case to run without an error",
+            f"{name}: {one_line(error)} ({there.place})",
+            detail=there.frames,
+        )
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_OWN)]
     place = theirs[-1] if theirs else frames[-1]

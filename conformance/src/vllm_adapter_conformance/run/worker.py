@@ -1,30 +1,46 @@
-"""The worker's side of a run: checks cases one by one, and leaves after one that failed."""
+"""The judge's side of a run: checks cases one by one, and outlives the device's process.
+
+A refusal or a wrong number leaves the process as it was, and it goes on. It is replaced where it
+ended or was silent, where the device does not give back what it is given after a failure, and
+where a case left allocations behind.
+"""
 
 from __future__ import annotations
 
 import faulthandler
-import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from vllm_adapter.discovery.entry_files import AUTOLOAD
+from vllm_adapter.engine.device_process.errors import ProcessEnded
+from vllm_adapter_conformance.base.rule import SERVING, Failure
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.judge import waivers
 from vllm_adapter_conformance.judge.journal import Journal, JournalReader
-from vllm_adapter_conformance.judge.outcome import BLOCKED, PASS, Result, blocker, ended
+from vllm_adapter_conformance.judge.outcome import (
+    BLOCKED,
+    PASS,
+    Result,
+    blocker,
+    ended,
+    failed,
+    waiver_of,
+)
 from vllm_adapter_conformance.plan.suite import SuiteItem, make_plan
 from vllm_adapter_conformance.rules import registered
 from vllm_adapter_conformance.run.execution import open_bench, run_item
 
-OPEN: Final = "L1.device.open"
-"""The rule whose limit holds for opening the device."""
+NO_DEVICE: Final = "L0"
+CARE_S: Final = 20.0
+"""For what is asked between two cases."""
 LEFT: Final = "(allocations were left behind; the next case gets a new process)"
 
 
@@ -34,17 +50,16 @@ def fault_file(journal: Path, pid: int) -> Path:
 
 
 class Worker:
-    """Holds the device, which the first case that needs it opens, for all cases of the process."""
+    """Judges the cases. The device is in a process of its own, for all cases while it is sound."""
 
     def __init__(self, order: Mapping[str, Any]) -> None:
-        os.environ["VA_FALLBACK"] = "error"  # also for direct calls, which read the environment
+        os.environ["VA_FALLBACK"] = "error"  # the device's process gets it
         self.target = Target.from_json(order["target"])
         self.plan = make_plan(self.target, order["level"], registered(), only=order["only"])
-        self.bench = open_bench(self.target, Path(order["scratch"]))
+        self.bench = open_bench(self.target, Path(order["scratch"]), apart=True)
         path = Path(order["journal"])
         self._journal, self._reader = Journal(path), JournalReader(path)
         self._waivers = waivers.shipped()
-        self._leave = False
         self._stacks = fault_file(path, os.getpid()).open("w")
 
     @pytest.hookimpl(trylast=True)
@@ -53,12 +68,9 @@ class Worker:
         faulthandler.enable(self._stacks)
         faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
-        """After a failure the device's state is not to be trusted: a new process goes on."""
-        if self._leave:
-            self._journal.write("leave", item=item.nodeid)
-            os._exit(0)
+    def pytest_sessionfinish(self) -> None:
+        """Ends the device's process."""
+        self.bench.end()
 
     def run(self, item: SuiteItem) -> Result:
         """Checks a case, unless a rule that it needs has failed."""
@@ -67,55 +79,63 @@ class Worker:
         if why is not None:
             result = Result(item.id, BLOCKED, blocked_by=why)
         else:
-            self._open_first(item)
+            self._start(item.rule.level)
             self._begin(item, item.rule.seconds)
-            before = self._live()
-            result = run_item(self.bench, item, self._waivers)
-            if result.outcome == PASS and self._leaked(before):
-                result = replace(result, note=f"{result.note} {LEFT}".lstrip())
-                self._leave = True
-            elif result.outcome != PASS:
-                self._leave = self._is_open
+            result = self._checked(item)
         self._journal.write("end", **result.to_json())
         return result
+
+    def _checked(self, item: SuiteItem) -> Result:
+        """The result of a case; what it leaves behind decides who gets the next one."""
+        bench = self.bench
+        try:
+            before = bench.live_allocations()
+        except ProcessEnded as died:
+            return self._ended_between(item, "the case before", died)
+        bench.begin(item.rule.seconds)
+        result = run_item(bench, item, self._waivers)
+        bench.allow(CARE_S)
+        try:
+            left = bench.live_allocations() > before
+            if left and bench.live_allocations(collect=True) > before:
+                bench.end()
+                if result.outcome == PASS:
+                    result = replace(result, note=f"{result.note} {LEFT}".lstrip())
+            elif result.outcome != PASS and not bench.is_sound():
+                bench.end()
+        except ProcessEnded as died:
+            if result.outcome == PASS:
+                return self._ended_between(item, "the case", died)
+        return result
+
+    def _ended_between(self, item: SuiteItem, what: str, died: ProcessEnded) -> Result:
+        failure = Failure(f"a process that lives on after {what}", str(died), detail=died.words)
+        waiver = waiver_of(self._waivers, self.target.record.name, item)
+        return failed(item, failure, None, waiver)
 
     def _begin(self, item: SuiteItem, limit: float) -> None:
         self._journal.write(
             "begin", item=item.id, pid=os.getpid(), limit=limit, at=time.monotonic()
         )
 
-    def _open_first(self, item: SuiteItem) -> None:
-        """Opens the device in a new worker, with its own limit: it is no part of the case."""
-        opening = registered()[OPEN]
-        if item.rule.level == "L0" or item.rule.id == OPEN or self._is_open:
-            return
-        self._begin(item, opening.seconds)
-        with suppress(Exception):  # the case itself meets the error again, and reports it
-            _ = self.bench.opened
+    def _start(self, level: str) -> None:
+        """Starts the device's process, if the level has one, while torch is imported here."""
+        if level == SERVING:
+            self.bench.end()  # vLLM's own processes need the memory
+        elif level != NO_DEVICE:
+            self.bench.start()
+            import_torch()
 
-    @property
-    def _is_open(self) -> bool:
-        return "opened" in vars(self.bench)
 
-    def _leaked(self, before: int) -> bool:
-        """Whether allocations are left that were not there before; cycles are broken up first."""
-        if self._live() <= before:
-            return False
-        gc.collect()  # slow where torch is loaded, hence not at every case
-        return self._live() > before
-
-    def _live(self) -> int:
-        """Allocations that nobody has freed; where they cannot be counted, more than any.
-
-        Tensors are not counted, also where the runtime does: a plan keeps its own for good.
-        """
-        if not self._is_open:
-            return 0
-        from vllm_adapter.engine.runtime import RuntimeAdapter
-
-        try:
-            opened = self.bench.opened
-            stats = RuntimeAdapter.memory_stats(opened.runtime, opened.record.index)
-            return stats.live_allocations
-        except Exception:
-            return 1 << 62
+def import_torch() -> None:
+    """Imports torch without what installed packages, an adapter's among them, have it load."""
+    if "torch" in sys.modules:
+        return
+    before = os.environ.get(AUTOLOAD)
+    os.environ[AUTOLOAD] = "0"
+    try:
+        import torch  # noqa: F401 # for what is imported later
+    finally:
+        del os.environ[AUTOLOAD]
+        if before is not None:
+            os.environ[AUTOLOAD] = before
