@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_llama import tiny
 
-from vllm_adapter import Generator, InputError, Sampling, UnsupportedModel, adapt
+from vllm_adapter import Generator, InputError, SamplingParams, UnsupportedModel, adapt
 
 PROMPTS = [[5, 9, 2], [7] * 20, [3, 1, 4, 1, 5, 9, 2, 6], [11]]
 
@@ -81,7 +81,7 @@ def test_a_stop_token_ends_a_request(reference):
 def test_drawn_tokens_depend_on_the_seed_and_not_on_the_batch():
     model = tiny(eos_token_id=None)
     adapt(model, "cpu")
-    sampling = Sampling(temperature=0.9, top_k=20, top_p=0.9, seed=3)
+    sampling = SamplingParams(temperature=0.9, top_k=20, top_p=0.9, seed=3)
     alone = Generator(model).generate([PROMPTS[2]], max_new_tokens=8, sampling=sampling)[0]
     generator = Generator(model)
     other = generator.add(PROMPTS[1], max_new_tokens=8)
@@ -103,7 +103,7 @@ def test_bad_input_is_said():
     with pytest.raises(InputError, match="empty"):
         generator.add([])
     with pytest.raises(InputError, match="top_p"):
-        Sampling(top_p=0)
+        SamplingParams(top_p=0)
 
 
 def test_a_model_that_was_changed_afterwards_is_refused():

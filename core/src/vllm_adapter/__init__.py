@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vllm_adapter.engine.ops.implementation import implementation
     from vllm_adapter.engine.ops.step import Step, make_step
     from vllm_adapter.engine.runner.generator import Generator, Request
-    from vllm_adapter.engine.runner.sampling import Sampling
+    from vllm_adapter.engine.runner.sampling import SamplingParams
     from vllm_adapter.engine.runtime.base import (
         Allocation,
         MemoryCapacity,
@@ -101,7 +101,7 @@ __all__ = [
     "Reject",
     "Request",
     "RuntimeAdapter",
-    "Sampling",
+    "SamplingParams",
     "SettingError",
     "Settings",
     "Severity",
@@ -133,7 +133,7 @@ _HOMES = {
     "engine.ops.implementation": ("implementation",),
     "engine.ops.step": ("Step", "make_step"),
     "engine.runner.generator": ("Generator", "Request"),
-    "engine.runner.sampling": ("Sampling",),
+    "engine.runner.sampling": ("SamplingParams",),
     "engine.runtime.base": (
         "Allocation",
         "MemoryCapacity",

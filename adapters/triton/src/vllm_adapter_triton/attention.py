@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from vllm_adapter_triton.attention_plan import GROUP_FIELDS, ITEM_FIELDS, Tiling, Work, plan
+from vllm_adapter_triton.attention_plan import (
+    GROUP_FIELDS,
+    ITEM_FIELDS,
+    Tiling,
+    AttentionWork,
+    plan,
+)
 from vllm_adapter_triton.launch import compute_units, next_power_of_2, to_device
 
 if TYPE_CHECKING:
@@ -162,7 +168,7 @@ def _planned(state: AttentionState, indices: NDArray[np.int64], choice: Choice) 
     return launch
 
 
-def _memory(work: Work, rows: int, state: AttentionState, choice: Choice) -> _Launch:
+def _memory(work: AttentionWork, rows: int, state: AttentionState, choice: Choice) -> _Launch:
     """Room for a launch's work, and for as many partial results as any such step has."""
     assert state.heads is not None
     kv_heads, _, head_size, _, _ = state.heads
@@ -205,8 +211,8 @@ def _run(
         launch.items, launch.result, launch.peak, launch.total,
         scale, soft_cap if soft_cap else 1.0, window,
         *query.stride(), *key_cache.stride(), *value_cache.stride(),
-        block_table.stride(0), out.stride(0), out.stride(1),
-        KV_HEADS=kv_heads, GROUP=group, HEAD=head_size, HEAD_PADDED=padded,
+        block_table.stride(0), out.stride(0), out.stride(1), kv_heads,
+        GROUP=group, HEAD=head_size, HEAD_PADDED=padded,
         BLOCK=key_cache.shape[1], TILE_M=launch.rows, TILE_N=launch.choice.slots,
         HAS_CAP=bool(soft_cap), HAS_WINDOW=bool(window),
         PRECISION="ieee" if dtype is torch.float32 else "tf32",
@@ -214,7 +220,7 @@ def _run(
     )  # fmt: skip
     kernels.combine[(launch.rows // group * group, kv_heads, launch.groups.shape[0])](
         out, launch.groups, launch.result, launch.peak, launch.total,
-        out.stride(0), out.stride(1),
-        KV_HEADS=kv_heads, GROUP=group, HEAD=head_size, HEAD_PADDED=padded,
+        out.stride(0), out.stride(1), kv_heads,
+        GROUP=group, HEAD=head_size, HEAD_PADDED=padded,
         TILE_M=launch.rows, PARTS=16, FIELDS=GROUP_FIELDS, num_warps=2,
     )  # fmt: skip

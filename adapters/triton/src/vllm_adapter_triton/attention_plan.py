@@ -37,7 +37,7 @@ class Tiling:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class AttentionWork:
     """Items and groups of one launch, of fixed sizes for a number of tiles.
 
     items: int32[capacity, ITEM_FIELDS]; rows without tokens do nothing. groups: int32[tiles,
@@ -61,7 +61,7 @@ def plan(
     kv_heads: int,
     window: int,
     tiling: Tiling,
-) -> Work:
+) -> AttentionWork:
     """Cuts the sequences `chosen` (indices, int64[n]) of a step into items.
 
     A query sees what is before it, itself included, and of that the last `window` if that is not
@@ -102,7 +102,7 @@ def plan(
     groups[: len(split)] = np.stack(
         [(starts[owner] + before)[split], tokens[split], first, counts], axis=1
     )
-    return Work(items, groups, int(is_split.sum()))
+    return AttentionWork(items, groups, int(is_split.sum()))
 
 
 def _part(slots: int, longest: int, kv_heads: int, tiling: Tiling) -> int:

@@ -129,7 +129,7 @@ def attend(
     table_stride,
     out_token_stride,
     out_head_stride,
-    KV_HEADS: tl.constexpr,
+    kv_heads,
     GROUP: tl.constexpr,
     HEAD: tl.constexpr,
     HEAD_PADDED: tl.constexpr,
@@ -141,7 +141,7 @@ def attend(
     PRECISION: tl.constexpr,
     FIELDS: tl.constexpr,
 ):
-    """One item and one KV head: grid (KV_HEADS, items). An item without tokens does nothing."""
+    """One item and one KV head: grid (kv_heads, items). An item without tokens does nothing."""
     head = tl.program_id(0)
     item = items + tl.program_id(1) * FIELDS
     sequence = tl.load(item)
@@ -218,7 +218,7 @@ def attend(
             )
             tl.store(place, (result / total[:, None]).to(out_at.dtype.element_ty), mask=mask)
         else:
-            at_row = (partial.to(tl.int64) * KV_HEADS + head) * TILE_M + row
+            at_row = (partial.to(tl.int64) * kv_heads + head) * TILE_M + row
             tl.store(partial_result + at_row[:, None] * HEAD + dim[None, :], result, mask=mask)
             tl.store(partial_peak + at_row, peak, mask=is_row)
             tl.store(partial_total + at_row, total, mask=is_row)
@@ -233,7 +233,7 @@ def combine(
     partial_total,
     out_token_stride,
     out_head_stride,
-    KV_HEADS: tl.constexpr,
+    kv_heads,
     GROUP: tl.constexpr,
     HEAD: tl.constexpr,
     HEAD_PADDED: tl.constexpr,
@@ -241,7 +241,7 @@ def combine(
     PARTS: tl.constexpr,
     FIELDS: tl.constexpr,
 ):
-    """One row of one tile that was split: grid (rows of a tile, KV_HEADS, tiles)."""
+    """One row of one tile that was split: grid (rows of a tile, kv_heads, tiles)."""
     row = tl.program_id(0)
     head = tl.program_id(1)
     group = groups + tl.program_id(2) * FIELDS
@@ -258,7 +258,7 @@ def combine(
         result = tl.zeros([HEAD_PADDED], tl.float32)
         for at in range(0, count, PARTS):
             there = at + part < count
-            rows = ((first + at + part) * KV_HEADS + head) * TILE_M + row
+            rows = ((first + at + part) * kv_heads + head) * TILE_M + row
             peaks = tl.load(partial_peak + rows, mask=there, other=float("-inf"))
             totals = tl.load(partial_total + rows, mask=there, other=0.0)
             results = tl.load(

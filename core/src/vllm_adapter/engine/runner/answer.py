@@ -8,7 +8,7 @@ import torch
 from transformers import TextStreamer
 
 from vllm_adapter.engine.runner.generator import Generator
-from vllm_adapter.engine.runner.sampling import Sampling
+from vllm_adapter.engine.runner.sampling import SamplingParams
 
 
 def prompt_tokens(tokenizer: Any, prompt: str, *, raw: bool) -> torch.Tensor:
@@ -39,9 +39,9 @@ def answer(
     tokens: int64 [1, prompt length]. Top-k, top-p and the stop tokens are the model's own.
     """
     given = model.generation_config
-    sampling = Sampling()
+    sampling = SamplingParams()
     if temperature:
-        sampling = Sampling(temperature, given.top_k or 0, given.top_p or 1.0, seed)
+        sampling = SamplingParams(temperature, given.top_k or 0, given.top_p or 1.0, seed)
     prompt = tokens[0].tolist()
     generator = Generator(model, max_batch=1, context=len(prompt) + new_tokens)
     stop = given.eos_token_id if isinstance(given.eos_token_id, list) else [given.eos_token_id]

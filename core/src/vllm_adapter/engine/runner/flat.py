@@ -16,7 +16,7 @@ Run = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class FlatLayer:
     """What one layer calls, in order, and the weights that it calls it with."""
 
     norm: Run
@@ -110,9 +110,9 @@ class FlatDecoder:
         return result
 
 
-def _of(layer: DecoderLayer) -> _Layer:
+def _of(layer: DecoderLayer) -> FlatLayer:
     shape = layer.shape
-    return _Layer(
+    return FlatLayer(
         norm=layer.input_norm._run,
         add_norm=layer.post_norm._run,
         input_weight=layer.input_norm.weight,

@@ -13,7 +13,7 @@ from vllm_adapter.engine.integrations.transformers.adapt import Adapted, adapted
 from vllm_adapter.engine.integrations.transformers.decoder import PaddedDecoderLayer
 from vllm_adapter.engine.kv_cache.blocks import BlockTable
 from vllm_adapter.engine.runner.flat import FlatDecoder
-from vllm_adapter.engine.runner.sampling import Draws, Sampling, next_tokens
+from vllm_adapter.engine.runner.sampling import Draws, SamplingParams, next_tokens
 from vllm_adapter.engine.runner.steps import StepRunner
 from vllm_adapter.errors import InputError, OutOfMemory
 
@@ -28,7 +28,7 @@ class Request:
 
     prompt: Sequence[int]
     max_new_tokens: int
-    sampling: Sampling
+    sampling: SamplingParams
     stop: frozenset[int]
     tokens: list[int] = field(default_factory=list)
     reason: str | None = None
@@ -81,7 +81,7 @@ class Generator:
         prompt: Sequence[int],
         *,
         max_new_tokens: int = 64,
-        sampling: Sampling | None = None,
+        sampling: SamplingParams | None = None,
         stop: Sequence[int] = (),
     ) -> Request:
         """Queues a prompt of token ids; it joins the batch at the next step.
@@ -100,7 +100,7 @@ class Generator:
         if max_new_tokens < 1:
             raise InputError(f"max_new_tokens is {max_new_tokens}", hint="give at least 1")
         request = Request(
-            list(prompt), min(max_new_tokens, room), sampling or Sampling(), frozenset(stop)
+            list(prompt), min(max_new_tokens, room), sampling or SamplingParams(), frozenset(stop)
         )
         self._waiting.append(request)
         return request

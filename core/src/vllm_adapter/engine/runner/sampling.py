@@ -12,7 +12,7 @@ from vllm_adapter.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingParams:
     """How one sequence's tokens are chosen. Temperature 0 is greedy.
 
     `top_k` keeps the k likeliest, 0 all; `top_p` the likeliest that together reach this share.
@@ -37,7 +37,7 @@ class Sampling:
 class Draws:
     """The random numbers of one sequence: others in its batch do not change them."""
 
-    sampling: Sampling
+    sampling: SamplingParams
     _random: torch.Generator = field(init=False)
 
     def __post_init__(self) -> None:
