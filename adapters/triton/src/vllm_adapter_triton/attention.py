@@ -12,8 +12,8 @@ import torch
 from vllm_adapter_triton.attention_plan import (
     GROUP_FIELDS,
     ITEM_FIELDS,
-    Tiling,
     AttentionWork,
+    Tiling,
     plan,
 )
 from vllm_adapter_triton.launch import compute_units, next_power_of_2, to_device
