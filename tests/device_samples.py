@@ -13,10 +13,6 @@ from vllm_adapter_doctor.report.text import clean
 
 DATA = Path(__file__).parent / "data"
 SAMPLES = {
-    "amd_smi": (
-        "tool_outputs/amd-smi-overview.txt",
-        "tool_outputs/amd-smi-static.txt",
-    ),
     "dmesg": (
         "reports/other-vendors/03-habanalabs-dmesg-4-cards-unusable.txt",
         "tool_outputs/kernel-log.txt",
@@ -71,8 +67,10 @@ SAMPLES = {
         "tool_outputs/ixsmi.txt",
         "tool_outputs/kunlunxin-xpu-smi.txt",
         "tool_outputs/xpu-smi-2-overview.txt",
+        "tool_outputs/xpu-smi-discovery.txt",
+        "tool_outputs/amd-smi-overview.txt",
+        "tool_outputs/amd-smi-static.txt",
     ),
-    "xpu_smi": ("tool_outputs/xpu-smi-discovery.txt",),
 }
 EVERY = tuple((parser, path) for parser, paths in SAMPLES.items() for path in paths)
 

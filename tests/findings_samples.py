@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from vllm_adapter_doctor.findings.finding import Severity
+from vllm_adapter.contract.finding import Severity
 from vllm_adapter_doctor.findings.register import all_rules
 from vllm_adapter_doctor.findings.rule import TextMatcher
 

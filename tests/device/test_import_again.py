@@ -94,11 +94,11 @@ torch.testing.assert_close(run(), 2 * want)
 UPGRADED = """
 import vllm_adapter.engine.ops.bind
 forget()
-import vllm_adapter.engine.ops.catalog.rms_norm as module
+import vllm_adapter.engine.ops.catalog.layers as module
 import dataclasses
 from vllm_adapter.engine.ops import library
 from vllm_adapter.errors import AdapterError
-other = dataclasses.replace(module.SPEC, schema="(Tensor x, Tensor weight) -> Tensor")
+other = dataclasses.replace(module.RMS_NORM, schema="(Tensor x, Tensor weight) -> Tensor")
 try:
     library.define_default(other, norm, norm)
 except AdapterError as error:

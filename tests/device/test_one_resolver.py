@@ -17,6 +17,7 @@ from vllm_adapter.contract.resolve import GENERIC, Provider
 from vllm_adapter.engine.ops.bind import bind
 from vllm_adapter.engine.ops.providers import PROVIDERS
 from vllm_adapter.engine.ops.spec import OpCase
+from vllm_adapter.engine.registries import reset
 from vllm_adapter.errors import AdapterError, SettingError, UnsupportedCase
 from vllm_adapter.settings import Fallback, Settings
 from vllm_adapter_conformance.ops import cases as op_cases
@@ -118,7 +119,7 @@ def providers_of(capabilities, beside=None):
 
 
 def in_use(capabilities, beside=None):
-    PROVIDERS.clear()
+    reset()
     for provider in providers_of(capabilities, beside):
         PROVIDERS.add(provider, "cpu")
 
@@ -196,7 +197,7 @@ def test_explain_and_bind_give_the_right_answer(situation):
     try:
         by_bind = bound(op, facts, policy)
     finally:
-        PROVIDERS.clear()
+        reset()
     by_explain = explained(op, facts, policy, providers_of(capabilities, beside))
     event(f"{by_bind[0]} by {sorted({name for name, _ in by_bind[1].values()})}")
     note(f"bind: {by_bind}\nexplain: {by_explain}")
@@ -213,7 +214,7 @@ def test_conformance_and_bind_give_one_answer_for_the_adapter_alone(data):
     try:
         happened, picks, text = bound(op, facts, Settings(fallback=Fallback.ERROR, adapter="acme"))
     finally:
-        PROVIDERS.clear()
+        reset()
     try:
         found = op_cases.resolved(capability, op, facts)
     except AdapterError as error:

@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.static
 
 FINDS = """
-from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
+from vllm_adapter.contract.finding import Evidence, Finding, Severity
 from vllm_adapter.contract.hookspecs import hookimpl
 
 class Plugin:

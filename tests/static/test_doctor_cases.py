@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from vllm_adapter.cli.main import main
+from vllm_adapter.contract.finding import Severity
 from vllm_adapter_doctor.findings.diagnose import diagnose
 from vllm_adapter_doctor.findings.faults import has_empty_place
-from vllm_adapter_doctor.findings.finding import Severity
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.report.read import parse_report
 

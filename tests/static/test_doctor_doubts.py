@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vllm_adapter.contract.finding import Finding, Severity
 from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
 from vllm_adapter.hostfacts.facts import Accelerator, CpuSet, HostFacts, NumaNode
 from vllm_adapter_doctor.findings.counted import counted
 from vllm_adapter_doctor.findings.diagnose import diagnose
-from vllm_adapter_doctor.findings.finding import Finding, Severity
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.report.read import parse_report
 

@@ -14,11 +14,11 @@ from findings_samples import texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vllm_adapter.contract.finding import Severity
 from vllm_adapter_doctor.findings.diagnose import diagnose
-from vllm_adapter_doctor.findings.finding import Severity
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.report.read import parse_report
-from vllm_adapter_doctor.vendor_data.driver_tables import BRANCHES, wheels
+from vllm_adapter_doctor.vendor_data.driver_tables import toolkit_table, wheels
 
 pytestmark = pytest.mark.static
 
@@ -62,7 +62,9 @@ def test_an_error_free_log_beside_it_changes_nothing(name, other):
     assert wrong(QUIET[other]) == set()
 
 
-@pytest.mark.parametrize("branch", [branch for branch in BRANCHES if branch >= 525])
+@pytest.mark.parametrize(
+    "branch", [int(one) for one in toolkit_table("cuda", "branches") if int(one) >= 525]
+)
 @pytest.mark.parametrize("local", ["cu121", "cu124", "cu126", "cu128", "cu130", "cu132"])
 def test_every_driver_that_starts_a_runtime_is_fine(branch, local):
     major, minor = local[2:4], local[4:]

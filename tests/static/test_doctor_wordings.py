@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 from findings_samples import wordings
 
+from vllm_adapter.contract.finding import Severity
 from vllm_adapter_doctor.findings.diagnose import diagnose
-from vllm_adapter_doctor.findings.finding import Severity
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.report.read import parse_report
 

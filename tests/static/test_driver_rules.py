@@ -10,7 +10,7 @@ from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.hostfacts.facts import Driver, HostFacts, OsFacts, TorchBuild
 from vllm_adapter_doctor.devices.driver_rules import negotiate
 from vllm_adapter_doctor.devices.verdict import Outcome, bytes_after, consequence
-from vllm_adapter_doctor.vendor_data.driver_tables import NVIDIA_MINIMUM, ROCM_DRIVERS
+from vllm_adapter_doctor.vendor_data.driver_tables import NVIDIA_MINIMUM, toolkit_table
 
 pytestmark = pytest.mark.static
 
@@ -33,7 +33,7 @@ AMD = {
     "component": "amdgpu",
     "builds": [
         {"runtime": "hip", "version": rocm, "tested": list(drivers)}
-        for rocm, drivers in ROCM_DRIVERS.items()
+        for rocm, drivers in toolkit_table("hip", "drivers").items()
     ],
 }
 

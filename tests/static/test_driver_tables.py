@@ -7,15 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_adapter_doctor.vendor_data.driver_tables import (
-    BRANCHES,
-    PACKED,
-    ROCM_DRIVERS,
     cuda_of_driver,
     decode_cuda,
     full_driver,
     minimum_driver,
     rocm_targets,
     serves,
+    toolkit_table,
     wheel_archs,
 )
 from vllm_adapter_doctor.vendor_data.driver_versions import begins_with, older, parse_version
@@ -127,10 +125,10 @@ def test_a_toolkit_without_a_number_has_no_driver():
 
 
 def test_toolkits_and_branches_agree():
-    for toolkit, driver in PACKED.items():
+    for toolkit, driver in toolkit_table("cuda", "packed").items():
         assert toolkit.startswith(cuda_of_driver(driver) + "."), (toolkit, driver)
-    assert len(BRANCHES) == 23
-    for branch, cuda in BRANCHES.items():
+    assert len(toolkit_table("cuda", "branches")) == 23
+    for branch, cuda in toolkit_table("cuda", "branches").items():
         minimum = parse_version(minimum_driver(cuda))
         assert not older(parse_version(f"{branch}.999"), minimum), (branch, cuda)
 
@@ -260,4 +258,4 @@ def test_targets_that_rocm_dropped_or_nobody_read():
     ],
 )
 def test_drivers_of_rocm(rocm, drivers):
-    assert set(drivers.split()) <= set(ROCM_DRIVERS[rocm])
+    assert set(drivers.split()) <= set(toolkit_table("hip", "drivers")[rocm])

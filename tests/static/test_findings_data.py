@@ -15,6 +15,7 @@ import vllm_adapter_vendors
 from vllm_adapter.cli.main import main
 from vllm_adapter.contract import codes
 from vllm_adapter.contract.codes import CODES
+from vllm_adapter.engine.registries import reset
 from vllm_adapter.errors import InputError
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, OsFacts, TorchBuild
 from vllm_adapter_doctor.findings import conditions, faults, register
@@ -87,18 +88,17 @@ def test_a_file_is_short_and_its_prose_is_read_in_one_line(file):
 
 
 @pytest.fixture
-def one_file(monkeypatch):
+def one_file(fresh, monkeypatch):
     """A function that reads the rules of one file that it is given as TOML."""
 
     def read(text):
         document = tomllib.loads(text)
         monkeypatch.setattr(register, "documents", lambda: {"some": document})
         monkeypatch.setattr(conditions, "documents", lambda: {"some": document})
-        conditions._tables.cache_clear()
+        reset()
         return register.rules_of.__wrapped__("some")
 
-    yield read
-    conditions._tables.cache_clear()
+    return read
 
 
 RULE = """

@@ -12,18 +12,30 @@ from hypothesis import strategies as st
 
 from vllm_adapter.cli.main import main
 from vllm_adapter.contract.codes import CODES
+from vllm_adapter.contract.finding import Severity
 from vllm_adapter.discovery import registry
+from vllm_adapter.discovery.descriptors import load_all
 from vllm_adapter.hostfacts.device_facts import Driver, Health
-from vllm_adapter.hostfacts.facts import Accelerator, HostFacts, Line, TorchBuild
+from vllm_adapter.hostfacts.facts import (
+    Accelerator,
+    DeviceNode,
+    HostFacts,
+    Line,
+    OsFacts,
+    TorchBuild,
+)
+from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter.settings import Settings
+from vllm_adapter_doctor.containers.image import facts_inside, image_notes, torch_of
+from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.device_decisions import decisions_of_devices
+from vllm_adapter_doctor.devices.device_names import has_no_bfloat16
 from vllm_adapter_doctor.devices.health_rules import kinds, status_verdict
 from vllm_adapter_doctor.devices.inventory import inventory
 from vllm_adapter_doctor.devices.roles import RoleRequest, assign
-from vllm_adapter_doctor.devices.verdict import Outcome
+from vllm_adapter_doctor.devices.verdict import PLACE, Outcome
 from vllm_adapter_doctor.findings.device_stops import device_manager, stops, stops_without_finding
 from vllm_adapter_doctor.findings.diagnose import diagnose
-from vllm_adapter_doctor.findings.finding import Severity
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.report.read import parse_report
 
@@ -176,7 +188,7 @@ def agree(facts):
             assert refused <= codes | explained
     outside = {one.device.id for one in replace(manager, outside=True).choose().chosen}
     for one in manager.candidates():
-        ours = [v for v in one.verdicts if v.subject not in ("nodes", "adapter", "container")]
+        ours = [v for v in one.verdicts if v.subject not in PLACE]
         assert one.device.id not in outside or not any(verdict.stops for verdict in ours)
         (role,) = assign(manager, [RoleRequest("r", one.device.vendor, (one.device.index,))])
         assert bool(role.faults) is any(v.outcome is Outcome.REFUSE for v in one.verdicts)
@@ -240,8 +252,91 @@ hosts = st.builds(
         lambda lines: tuple(Line(n, text) for n, text in enumerate(("a report", *lines), 1))
     ),
 )
+nodes = st.lists(
+    st.builds(
+        lambda path, opens: DeviceNode(path, "char", opens, opens),
+        st.sampled_from(
+            "/dev/nvidiactl /dev/nvidia-uvm /dev/nvidia0 /dev/nvidia1 /dev/kfd "
+            "/dev/dri/renderD128 /dev/davinci0 /dev/davinci_manager".split()
+        ),
+        st.sampled_from([True, True, False]),
+    ),
+    max_size=6,
+    unique_by=lambda one: one.path,
+).map(tuple)
 
 
 @given(hosts)
 def test_they_agree_on_any_box(facts):
     agree(facts)
+
+
+@given(hosts, nodes)
+def test_they_agree_on_any_machine(facts, nodes):
+    """Its nodes count, and it has no text to be read."""
+    facts = replace(facts, report=(), nodes=nodes, os=OsFacts("Linux"))
+    manager = device_manager(facts, Settings(), RECORDS, live=True)
+    found = diagnose(ExaminedHost(facts, live=True))
+    codes = {one.code for one in found}
+    on = {one.device.id: {v.code for v in one.verdicts} for one in manager.candidates()}
+    cards = [one for one in manager.candidates() if not one.device.integrated]
+    for vendor in {one.device.vendor for one in cards}:
+        own = [on[one.device.id] for one in cards if one.device.vendor == vendor]
+        assert "VA1401" in codes or not all("VA1401" in said for said in own)
+        assert "VA1402" in codes or not any("VA1402" in said for said in own)
+    if cards and "VA1401" in codes:
+        assert any("VA1401" in on[one.device.id] for one in cards)
+    for one in found:
+        if one.severity is Severity.ERROR and one.code == "VA1402":
+            stopped = stops([one], manager.inventory)
+            assert all("VA1402" in on[id_] for id_ in stopped)
+    for code in ("VA1301", "VA1107"):
+        said = {id_ for id_, theirs in on.items() if code in theirs}
+        if any(one.device.vendor == "cuda" for one in manager.candidates()):
+            assert code not in codes or said
+        assert not said or code in codes or described(manager, said)
+
+
+def described(manager, ids):
+    """Whether descriptors say it, which are the adapters': the doctor has the vendor's file."""
+    return {one.device.id for one in manager.recognised() if one.capability} >= ids
+
+
+@given(hosts, nodes, st.sampled_from(["IMAGE", "vllm/vllm-openai:v0.11-cu129", "cuda:13.0.1"]))
+def test_a_container_has_the_list_without_the_place(facts, nodes, image):
+    facts = replace(facts, report=(), nodes=nodes)
+    inside = device_manager(facts_inside(facts, image, live=True), Settings(), RECORDS, live=True)
+    for here, there in zip(
+        inside.candidates(), replace(inside, outside=True).candidates(), strict=True
+    ):
+        assert there.verdicts == tuple(v for v in here.verdicts if v.subject not in PLACE)
+
+
+@pytest.mark.parametrize(
+    ("image", "code"),
+    [
+        ("vllm/vllm-openai:v0.11.0", None),
+        ("pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime", None),
+        ("vllm/vllm-openai:v0.11.0-cu130", "VA1101"),
+        ("nvidia/cuda:13.0.1-devel-ubuntu24.04", "VA1101"),
+    ],
+)
+def test_a_driver_too_old_for_the_image_is_too_old_inside(image, code):
+    """The machine's own torch, which this driver does not start, says nothing of the image."""
+    facts = replace(parse_report(DRIVER_535), report=())
+    inside = device_manager(facts_inside(facts, image, live=True), Settings(), (), live=True)
+    said = {v.code for one in replace(inside, outside=True).candidates() for v in one.refusals}
+    assert said == ({code} if code else set())
+    notes = image_notes("cuda", inside.facts)
+    assert notes == () if torch_of(image) else "CUDA 13 (580" in notes[0]
+
+
+def test_what_a_vendors_file_says_of_bfloat16_its_descriptors_say_too():
+    found = 0
+    for record in (one for one in RECORDS if one.name in VENDORS):
+        for one in load_all(record.manifest):
+            device = Device(record.name, 0, one.identity.name, one.identity.arch)
+            if one.numerics.native_bfloat16 is not None:
+                assert has_no_bfloat16(device) is not one.numerics.native_bfloat16, one.identity
+                found += 1
+    assert found > 30

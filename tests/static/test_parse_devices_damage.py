@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 pytestmark = pytest.mark.static
 
-_TABLES = ("nvidia_smi", "vendor_tables", "npu_smi", "amd_smi")
+_TABLES = ("nvidia_smi", "vendor_tables", "npu_smi")
 _PATHS = sorted({path for _, path in EVERY})
 
 

@@ -156,7 +156,7 @@ def test_gaudi_3_and_the_list():
 
 
 def test_amd_smi_counts_megabytes_by_1024():
-    facts = tool("amd_smi", "amd-smi-overview.txt")
+    facts = tool("vendor_tables", "amd-smi-overview.txt")
     first, second = facts.accelerators
     assert versions(facts) == {"amdgpu": "6.12.12", "rocm": "7.0.0"}
     assert first.memory_total_bytes == 196592 * MIB
@@ -168,11 +168,11 @@ def test_amd_smi_counts_megabytes_by_1024():
 
 def test_an_in_tree_amdgpu_has_no_version():
     text = sample("tool_outputs/amd-smi-overview.txt").replace("6.12.12 ", "Linuxver")
-    assert versions(read("amd_smi", text)) == {"rocm": "7.0.0"}
+    assert versions(read("vendor_tables", text)) == {"rocm": "7.0.0"}
 
 
 def test_amd_smi_as_text_and_json():
-    by_index = {one.index: one for one in tool("amd_smi", "amd-smi-static.txt").accelerators}
+    by_index = {one.index: one for one in tool("vendor_tables", "amd-smi-static.txt").accelerators}
     assert (by_index[0].arch, by_index[0].partition) == ("gfx942", "CPX/NPS4")
     assert (by_index[0].die, by_index[4].arch) == (3, "gfx950")
     assert by_index[4].memory_total_bytes == 294896 * MIB
@@ -224,7 +224,7 @@ def test_rocm_smi_without_devices():
 
 
 def test_intels_discovery_and_overview():
-    first, second = tool("xpu_smi", "xpu-smi-discovery.txt").accelerators
+    first, second = tool("vendor_tables", "xpu-smi-discovery.txt").accelerators
     assert (first.bdf, first.memory_total_bytes) == ("0000:4b:00.0", None)
     assert second.memory_total_bytes == 131072 * MIB
     facts = tool("vendor_tables", "xpu-smi-2-overview.txt")
@@ -238,10 +238,10 @@ def test_intels_json_and_dump():
  "pci_bdf_address": "0000:18:00.0", "vendor_name": "Intel(R) Corporation",
  "memory_physical_size_byte": "25669140480"}]}
 """
-    (device,) = read("xpu_smi", text).accelerators
+    (device,) = read("vendor_tables", text).accelerators
     assert (device.bdf, device.memory_total_bytes) == ("0000:18:00.0", 25669140480)
     dump = 'Device ID,Device Name,PCI BDF Address\n0,"Intel(R) Arc(TM) B580","0000:03:00.0"\n'
-    assert read("xpu_smi", dump).accelerators[0].bdf == "0000:03:00.0"
+    assert read("vendor_tables", dump).accelerators[0].bdf == "0000:03:00.0"
 
 
 def test_metax_says_who_holds_a_device():

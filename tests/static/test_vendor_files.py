@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 import vllm_adapter_schemas
 import vllm_adapter_vendors
 from vllm_adapter.cli.main import main
+from vllm_adapter.engine.registries import reset
 from vllm_adapter.errors import InputError
 from vllm_adapter.hostfacts import vendor_files
 from vllm_adapter.hostfacts.known_vendors import (
@@ -104,17 +105,22 @@ TABLE = """\
 
 
 @pytest.fixture
-def quasar(monkeypatch):
+def vendors(fresh, monkeypatch):
+    """A function that puts other files in the place of the vendors' own."""
+
+    def put(*files):
+        monkeypatch.setattr(vllm_adapter_vendors, "vendor_files", lambda: iter(files))
+        reset()
+
+    return put
+
+
+@pytest.fixture
+def quasar(vendors, monkeypatch):
     """A box whose vendor is one more file."""
-    own = ("quasar", json.dumps(QUASAR).encode())
-    every = [*vllm_adapter_vendors.vendor_files(), own]
-    monkeypatch.setattr(vllm_adapter_vendors, "vendor_files", lambda: iter(every))
     for name in ("VA_ADAPTERS", "VA_FALLBACK"):
         monkeypatch.delenv(name, raising=False)
-    vendor_files.forget()
-    yield
-    monkeypatch.undo()
-    vendor_files.forget()
+    vendors(*vllm_adapter_vendors.vendor_files(), ("quasar", json.dumps(QUASAR).encode()))
 
 
 def run(capsys, tmp_path, text, *words):
@@ -162,9 +168,9 @@ def test_only_adapters_that_exist_are_recommended():
 def test_readings_are_known_words():
     readings = {
         *("index", "name", "bdf", "uuid", "status", "load", "temperature", "power", "cap"),
-        *("used", "total", "size", "driver", "die", "memory"),
+        *("used", "total", "size", "driver", "die", "memory", "partition", "uncorrectable"),
     }
-    processes = {"index", "pid", "name", "mib"}
+    keyed = {"arch", "compute mode", "memory mode", "maker"} | readings
     for raw in FILES.values():
         for tool in raw.get("tools", ()):
             output = tool.get("output", {})
@@ -173,7 +179,10 @@ def test_readings_are_known_words():
             for pattern in filter(None, own):
                 assert set(re.compile(pattern).groupindex) <= readings, raw["name"]
             if "process" in rows:
-                assert set(re.compile(rows["process"]).groupindex) - {"die"} == processes
+                groups = set(re.compile(rows["process"]).groupindex) - {"die"}
+                assert groups - {"mib", "size"} == {"index", "pid", "name"} < groups
+            for reading in output.get("keyed", {}).get("readings", ()):
+                assert reading.removesuffix(" bytes").removesuffix(" MiB") in keyed, raw["name"]
             for block in output.get("blocks", ()):
                 assert {key.partition(" ")[0] for key in block["keys"].values()} <= readings
             for version in output.get("versions", ()):
@@ -203,7 +212,7 @@ def test_a_new_vendors_tool_is_read(quasar):
     assert cut.drivers == ()
 
 
-def test_a_new_vendors_boards_of_two_chips_are_read(monkeypatch):
+def test_a_new_vendors_boards_of_two_chips_are_read(vendors):
     rows = {
         "first": r"^\|\s*(?P<index>\d+)\s+(?P<name>Q2-\w+)\s*\|\s*(?P<status>\w+)\s*\|"
         r"\s*(?P<power>\d+)\s+(?P<temperature>\d+)",
@@ -214,18 +223,12 @@ def test_a_new_vendors_boards_of_two_chips_are_read(monkeypatch):
     tool = {"program": "q-smi", "output": {"anchor": "Q-SMI", "head": "Q-SMI", "rows": rows}}
     raw = QUASAR | {"tools": [tool]}
     assert [error.message for error in SCHEMA.iter_errors(raw)] == []
-    own = [("quasar", json.dumps(raw).encode())]
-    monkeypatch.setattr(vllm_adapter_vendors, "vendor_files", lambda: iter(own))
-    vendor_files.forget()
-    try:
-        facts = parse_report(
-            "Q-SMI v2\n| board | state | W C DDR(MB) HBM\n"
-            "| 4  Q2-X | OK | 90 40 |\n| 0 | 0000:1a:00.0 | 7 1 / 2  30 / 64 |\n"
-            "| 4  Q2-X | OK | 91 41 |\n| 1 | 0000:1b:00.0 | 8 1 / 2  31 / 64 |\n"
-        )
-    finally:
-        monkeypatch.undo()
-        vendor_files.forget()
+    vendors(("quasar", json.dumps(raw).encode()))
+    facts = parse_report(
+        "Q-SMI v2\n| board | state | W C DDR(MB) HBM\n"
+        "| 4  Q2-X | OK | 90 40 |\n| 0 | 0000:1a:00.0 | 7 1 / 2  30 / 64 |\n"
+        "| 4  Q2-X | OK | 91 41 |\n| 1 | 0000:1b:00.0 | 8 1 / 2  31 / 64 |\n"
+    )
     found = [(one.card, one.die, one.logical, one.arch) for one in facts.accelerators]
     assert found == [(4, 0, 0, "q2"), (4, 1, 1, "q2")]
     assert [one.memory_used_bytes for one in facts.accelerators] == [30 << 20, 31 << 20]
@@ -286,18 +289,13 @@ def test_the_vendors_word_is_in_the_topology(quasar, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("raw", [b"{", b"[]", b'{"name": "other", "rank": 1}', b'{"name": "bad"}'])
-def test_a_broken_file_is_one_sentence(monkeypatch, raw):
-    monkeypatch.setattr(vllm_adapter_vendors, "vendor_files", lambda: iter([("bad", raw)]))
-    vendor_files.forget()
-    try:
-        with pytest.raises(InputError, match=r"the vendor file bad\.json"):
-            vendor_files.documents()
-    finally:
-        monkeypatch.undo()
-        vendor_files.forget()
+def test_a_broken_file_is_one_sentence(vendors, raw):
+    vendors(("bad", raw))
+    with pytest.raises(InputError, match=r"the vendor file bad\.json"):
+        vendor_files.documents()
 
 
-def test_the_files_are_read_at_the_first_question_and_once(monkeypatch):
+def test_the_files_are_read_at_the_first_question_and_once(fresh, monkeypatch):
     count = 0
     every = list(vllm_adapter_vendors.vendor_files())
 
@@ -307,12 +305,10 @@ def test_the_files_are_read_at_the_first_question_and_once(monkeypatch):
         return iter(every)
 
     monkeypatch.setattr(vllm_adapter_vendors, "vendor_files", counted)
-    vendor_files.forget()
+    reset()
     assert count == 0
     assert VENDORS["cuda"].name == "NVIDIA" and by_alias()["amd"] == "rocm"
     assert count == 1
-    monkeypatch.undo()
-    vendor_files.forget()
 
 
 _TORCH_TYPES = ("kind",)

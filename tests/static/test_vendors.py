@@ -24,7 +24,7 @@ from vllm_adapter_conformance.rules.l0_hardware import ASSUMED_SHARE, kinds
 from vllm_adapter_doctor.devices.driver_rules import negotiate
 from vllm_adapter_doctor.devices.recognition import recognise
 from vllm_adapter_doctor.devices.verdict import Outcome
-from vllm_adapter_doctor.vendor_data.driver_tables import NVIDIA_MINIMUM, ROCM_DRIVERS
+from vllm_adapter_doctor.vendor_data.driver_tables import NVIDIA_MINIMUM, toolkit_table
 
 pytestmark = pytest.mark.static
 
@@ -126,8 +126,8 @@ def test_drivers_are_those_of_the_tables():
         rows = {row["version"]: row["minimum"] for row in one.driver["builds"]}
         assert rows == NVIDIA_MINIMUM
     for one in DESCRIBED["rocm"]:
-        rows = {row["version"]: tuple(row["tested"]) for row in one.driver["builds"]}
-        assert rows == ROCM_DRIVERS
+        rows = {row["version"]: list(row["tested"]) for row in one.driver["builds"]}
+        assert rows == toolkit_table("hip", "drivers")
 
 
 PCI = [

@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any, Final, TextIO
 
 from vllm_adapter.files import bounded
@@ -87,12 +86,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._bar:
             self._write("\r\x1b[K")
 

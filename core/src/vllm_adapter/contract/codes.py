@@ -19,6 +19,8 @@ _CODE: Final = re.compile(r"VA\d{4}")
 _OPTIONAL: Final = re.compile(r"\[\[.*?\]\]")
 _PLACE: Final = re.compile(r"\{(?:box_)?(\w+)\}")
 _REQUIRED: Final = ("title", "meaning", "action")
+_SENTENCES: Final = ("symptom", "cause", "step")
+_LISTS: Final = ("explains", "stops")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Code:
     Where it is an error, no device in its reach is used: `stops` names adapters, "*" for those of
     the box, "product" for devices of the product that it names, "device" for the one it names.
     `causes` are those that rules tell apart, each with whether a real report has fired one yet.
+    `cause` and `step` are the sentences of a finding that code makes, with places to be filled.
     """
 
     code: str
@@ -39,6 +42,8 @@ class Code:
     explains: tuple[str, ...] = ()
     causes: tuple[tuple[str, bool], ...] = ()
     stops: tuple[str, ...] = ()
+    cause: str = ""
+    step: str = ""
 
     def page(self) -> str:
         """The page as plain text."""
@@ -91,17 +96,15 @@ def _code(kind: str, code: str, table: Mapping[str, Any], causes: Mapping[str, b
     where = f"{kind}.toml, codes.{code}"
     if not _CODE.fullmatch(code):
         raise fault(where, "VA and four digits", code)
-    if unknown := table.keys() - {*_REQUIRED, "symptom", "explains", "stops"}:
-        raise fault(
-            where, "no other field than title, meaning, action, symptom, explains, stops", unknown
-        )
-    for name in (*_REQUIRED, *(("symptom",) if "symptom" in table else ())):
+    fields = (*_REQUIRED, *_SENTENCES, *_LISTS)
+    if unknown := table.keys() - {*fields}:
+        raise fault(where, f"no other field than {', '.join(fields)}", unknown)
+    found: dict[str, Any] = {name: tuple(table.get(name, ())) for name in _LISTS}
+    for name in (*_REQUIRED, *(one for one in _SENTENCES if one in table)):
         if not isinstance(table.get(name), str) or not table[name].strip():
             raise fault(where, f"a text in {name}", table.get(name))
-    title, meaning, action = (folded(table[name]) for name in _REQUIRED)
-    symptom, explains = folded(table.get("symptom", "")), tuple(table.get("explains", ()))
-    stops = tuple(table.get("stops", ()))
-    return Code(code, title, meaning, action, symptom, explains, tuple(causes.items()), stops)
+        found[name] = folded(table[name])
+    return Code(code, causes=tuple(causes.items()), **found)
 
 
 def _causes(rule: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:

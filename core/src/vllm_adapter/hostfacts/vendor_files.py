@@ -76,6 +76,18 @@ def _document(name: str, raw: bytes) -> Mapping[str, Any]:
     return dict(document)
 
 
+def typed(raw: Mapping[str, Any], kind: type[V], **more: Any) -> V:
+    """A section of a file, and `more` fields, as the dataclass that declares it.
+
+    Patterns are compiled; keys that the type does not name are for other readers.
+    """
+    import re
+
+    from msgspec import convert
+
+    return convert({**raw, **more}, kind, dec_hook=lambda _, pattern: re.compile(pattern))
+
+
 def sections(*path: str) -> Iterator[tuple[str, Any]]:
     """(vendor, value) of every document that has something at this path, by rank."""
     for document in documents():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.cli.output import clean, emit_json, warn
@@ -34,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine", choices=("docker", "podman", "k8s"), default="docker", help="default: docker"
     )
-    parser.add_argument("--image", default="IMAGE", help="the image's name, for the command line")
+    parser.add_argument(
+        "--image",
+        default="IMAGE",
+        help="the image's name, for the command line; what it says of CUDA decides, too",
+    )
     parser.add_argument(
         "--role", metavar="NAME=ADAPTER:N[,N]", help="these devices, instead of the choice"
     )
@@ -46,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from vllm_adapter_doctor.devices.roles import assign, parse_role
 
     request = parse_role(args.role) if args.role is not None else None
-    manager = replace(device_manager(args), outside=True)
+    manager = device_manager(args, args.image)
     choice = manager.choose()
     if request is not None:
         (role,) = assign(manager, [request])
@@ -69,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _order(manager: DeviceManager, vendor: str, devices: tuple[Any, ...]) -> DeviceRequest:
     from vllm_adapter_doctor.containers.flags import DeviceRequest
-    from vllm_adapter_doctor.devices.rules import on_wsl
+    from vllm_adapter_doctor.devices.node_rules import on_wsl
 
     siblings = manager.inventory.of(vendor)
     return DeviceRequest(vendor, devices, siblings, manager.facts, on_wsl(manager.facts))
@@ -86,9 +89,10 @@ def _nothing(choice: DeviceChoice, as_json: bool) -> int:
 
 def _show(order: DeviceRequest, choice: DeviceChoice, args: argparse.Namespace) -> None:
     from vllm_adapter_doctor.containers.flags import command, notes, run_flags
+    from vllm_adapter_doctor.containers.image import image_notes
     from vllm_adapter_doctor.containers.pod import pod, pod_notes, to_yaml
 
-    said: tuple[str, ...] = notes(order, args.engine)
+    said = (*notes(order, args.engine), *image_notes(order.vendor, order.facts))
     if args.engine == "k8s":
         fragment, flags = pod(order, args.image)
         said = (*said, *pod_notes(order))

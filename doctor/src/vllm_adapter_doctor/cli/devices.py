@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.cli.output import clean, colour, emit_json, table
@@ -103,8 +104,8 @@ def run(args: argparse.Namespace) -> int:
     return 0 if choice.good else 1
 
 
-def device_manager(args: argparse.Namespace) -> DeviceManager:
-    """The manager for `args.report`, or for this machine.
+def device_manager(args: argparse.Namespace, image: str | None = None) -> DeviceManager:
+    """The manager for `args.report`, or for this machine; with an image, for a container of it.
 
     Raises:
         InputError: the report, or a VA_* variable, cannot be read.
@@ -119,7 +120,12 @@ def device_manager(args: argparse.Namespace) -> DeviceManager:
     facts = host_facts(args)
     if live:
         records = registry.with_cached_probes(registry.located(records, facts), facts)
-    return managed(facts, settings, records, live)
+    if image is None:
+        return managed(facts, settings, records, live)
+    from vllm_adapter_doctor.containers.image import facts_inside
+
+    inside = facts_inside(facts, image, live=live)
+    return replace(managed(inside, settings, records, live), outside=True)
 
 
 def _print(candidates: tuple[DeviceCandidate, ...], choice: DeviceChoice, live: bool) -> None:

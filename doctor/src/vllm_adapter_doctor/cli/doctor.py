@@ -13,8 +13,8 @@ from vllm_adapter_doctor.cli.report_option import add_report, host_facts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vllm_adapter.contract.finding import Finding
     from vllm_adapter.hostfacts.facts import HostFacts
-    from vllm_adapter_doctor.findings.finding import Finding
 
 HELP: Final = "find what is wrong with this machine, a pasted report, or the installed vLLM"
 EXAMPLE: Final = """\
@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
         from vllm_adapter_doctor.cli.doctor_vllm import inspect
 
         return inspect(as_json=args.json)
+    from vllm_adapter.contract.finding import Severity
     from vllm_adapter_doctor.findings.diagnose import diagnose
-    from vllm_adapter_doctor.findings.finding import Severity
     from vllm_adapter_doctor.findings.host import ExaminedHost
 
     facts = host_facts(args)
@@ -116,8 +116,8 @@ def _of_devices(facts: HostFacts, findings: Sequence[Finding], *, live: bool) ->
 
 
 def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:
+    from vllm_adapter.contract.finding import Severity
     from vllm_adapter_doctor.findings.counted import counted
-    from vllm_adapter_doctor.findings.finding import Severity
 
     notes = [one for one in findings if one.severity is Severity.NOTE]
     return {

@@ -11,7 +11,7 @@ from vllm_adapter.errors import InputError
 from vllm_adapter_doctor.cli.findings import print_findings
 
 if TYPE_CHECKING:
-    from vllm_adapter_doctor.findings.finding import Finding
+    from vllm_adapter.contract.finding import Finding
     from vllm_adapter_doctor.findings.vllm_rules import VllmInspection
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from vllm_adapter.cli.output import clean, colour
 
 if TYPE_CHECKING:
-    from vllm_adapter_doctor.findings.finding import Finding
+    from vllm_adapter.contract.finding import Finding
 
 _COLOURS: Final = {"error": "red", "warning": "yellow", "note": "dim"}
 

@@ -18,7 +18,6 @@ from vllm_adapter_doctor.containers.recipes import RECIPES, Recipe, RecipeItem
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.visible import environment_for
 
-ENGINES: Final = ("docker", "podman", "k8s")
 NOT_RUN: Final = "no image was built or run here: these flags come from documents and scripts"
 
 

@@ -8,11 +8,11 @@ the output says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vllm_adapter.hostfacts.vendor_files import LazyMapping, sections
+from vllm_adapter.hostfacts.vendor_files import LazyMapping, sections, typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +109,13 @@ _CPU: Final = Recipe(
 """The CPU is no vendor's device."""
 
 
-def _items(raw: list[dict[str, Any]]) -> Iterator[RecipeItem]:
-    for one in raw:
-        yield from _SHARED if one["kind"] == "shared" else (RecipeItem(**one),)
-
-
 def _recipe(raw: Mapping[str, Any]) -> Recipe:
-    return Recipe(
-        tuple(_items(raw["items"])),
-        tuple(Resource(**one) for one in raw.get("resources", ())),
-        raw.get("whole", False),
-        raw.get("cards", False),
-        tuple(raw.get("notes", ())),
-        raw.get("wsl"),
-        re.compile(raw["module"]["names"]) if "module" in raw else None,
-    )
+    items = [
+        one
+        for item in raw["items"]
+        for one in (_SHARED if item["kind"] == "shared" else (RecipeItem(**item),))
+    ]
+    return typed(raw, Recipe, items=items, module=raw.get("module", {}).get("names"))
 
 
 RECIPES: Final[Mapping[str, Recipe]] = LazyMapping(

@@ -60,6 +60,11 @@ class Device:
         return self.name or PRODUCTS.get(self.pci_id or "") or f"{self.vendor_name} device"
 
     @property
+    def source(self) -> str:
+        """Who told of it first: a tool, or the bus."""
+        return self.reported.source if self.reported else "PCI"
+
+    @property
     def system_memory(self) -> bool:
         """Whether its memory is the CPU's own, so that it must not be counted twice."""
         return bool(self.integrated or self.unified_memory)

@@ -1,10 +1,13 @@
-"""Compute capabilities of devices by product name; source: NVIDIA's list of GPUs."""
+"""Codes of devices, by product name where no tool told them, and what a code lacks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Final, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from vllm_adapter.hostfacts.vendor_files import LazyMapping, sections
+from vllm_adapter_doctor.vendor_data.driver_tables import capability_number
 
 
 class NamedDevice(Protocol):
@@ -23,32 +26,13 @@ class NamedDevice(Protocol):
         """The code that a tool told."""
 
 
-_PRODUCTS: Final = {
-    "cuda": (
-        (r"B300\b|GB300", "10.3"),
-        (r"\bG?B[12]00\b", "10.0"),
-        (r"GB10\b", "12.1"),
-        (r"RTX 50\d\d|RTX PRO \d{4}\b.*Blackwell|RTX PRO 6000", "12.0"),
-        (r"\bG?H(?:100|200|800|20)\b", "9.0"),
-        (r"RTX 40\d\d|\bL(?:4|20|40S?|2)\b|RTX \d{4} Ada|Ada Generation", "8.9"),
-        (r"\bOrin\b", "8.7"),
-        (r"\bA(?:100|800|30)\b|\bA100-|\bA800-", "8.0"),
-        (r"RTX 30\d\d|\bA(?:2|10G?|10M|16|40)\b|RTX A[2-6]\d00\b", "8.6"),
-        (r"\bXavier\b", "7.2"),
-        (
-            r"RTX 20\d\d|GTX 16\d\d|\bT4G?\b|Quadro RTX [3-8]000|TITAN RTX|\bT[1246]00\b|T[12]000",
-            "7.5",
-        ),
-        (r"\bV100\b|TITAN V\b|Quadro GV100", "7.0"),
-        (r"GTX 10\d\d|TITAN Xp|TITAN X \(Pascal\)|\bP40?\b|\bP6\b|Quadro P\d+", "6.1"),
-        (r"\bP100\b|Quadro GP100", "6.0"),
-        (r"GTX 9[5-8]0|\bM(?:4|40|60)\b|Quadro M\d+|GTX TITAN X", "5.2"),
-        (r"GTX 75\d|GTX 9[0-4]\dM?|GTX 960M", "5.0"),
-        (r"\bK80\b", "3.7"),
-        (r"\bK[24]0[mct]?\b|GTX 78\d|GTX TITAN\b", "3.5"),
-    )
-}
+_PRODUCTS: Final[Mapping[str, Sequence[tuple[str, int]]]] = LazyMapping(
+    lambda: dict(sections("torch", "code", "names"))
+)
 """Of each vendor whose tools may name the product alone."""
+_NO_BFLOAT16: Final[Mapping[str, Mapping[str, Any]]] = LazyMapping(
+    lambda: dict(sections("torch", "no_bfloat16"))
+)
 
 
 def capability(device: NamedDevice) -> str | None:
@@ -56,11 +40,10 @@ def capability(device: NamedDevice) -> str | None:
     products = _PRODUCTS.get(device.vendor)
     if products is None:
         return None
-    reported = re.fullmatch(r"sm_(\d+)(\d)[af]?", device.arch or "")
-    if reported:
-        return f"{reported[1]}.{reported[2]}"
-    name = device.name or ""
-    return next((number for names, number in products if re.search(names, name)), None)
+    number, name = capability_number(device.arch or ""), device.name or ""
+    if number is None:
+        number = next((code for names, code in products if re.search(names, name)), None)
+    return None if number is None else f"{number // 10}.{number % 10}"
 
 
 def arch(device: NamedDevice) -> str | None:
@@ -69,10 +52,13 @@ def arch(device: NamedDevice) -> str | None:
     return f"sm_{number.replace('.', '')}" if number else device.arch
 
 
-def below(device: NamedDevice, level: float) -> bool:
-    """Whether the compute capability is known, and lower."""
-    number = capability(device)
-    return number is not None and float(number) < level
+def has_no_bfloat16(device: NamedDevice) -> bool:
+    """Whether its vendor's file says that its code computes float16 and no bfloat16."""
+    rule, code = _NO_BFLOAT16.get(device.vendor, {}), (arch(device) or "").lower()
+    number = capability_number(code)
+    return (number is not None and number < rule.get("below", 0)) or any(
+        word in code for word in rule.get("archs", ())
+    )
 
 
 def described(devices: Iterable[NamedDevice]) -> str:

@@ -33,6 +33,7 @@ from vllm_adapter_doctor.vendor_data.driver_versions import begins_with, older, 
 TOO_OLD: Final = "VA1101"
 BELOW_FLOOR: Final = "VA1108"
 MINOR_VERSION: Final = "VA1105"
+FORWARD: Final = "VA1107"
 _RUNTIMES: Final = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU runtime"}
 _MODULE_FILE: Final = "/sys/module/"
 
@@ -56,13 +57,13 @@ def driver_verdicts(
     vendor: str, host: HostFacts, capability: Capability | None = None
 ) -> tuple[DeviceVerdict, ...]:
     """What a vendor's driver means for a device of it: of its descriptor if there is one."""
-    found = list(_floor(vendor, host))
+    floor = DRIVER_FLOORS.get(vendor)
+    driver = driver_of(host, floor.component) if floor else None
+    found = [*_floor(vendor, host), *_forward_compatible(host, driver)]
     if capability is not None and "component" in capability.driver:
         found += _by_descriptor(capability, host)
         if "builds" in capability.driver:
             return tuple(found)
-    floor = DRIVER_FLOORS.get(vendor)
-    driver = driver_of(host, floor.component) if floor else None
     if driver is not None and parse_version(driver.version):
         found += _builds(runtime_minimums(vendor), host, driver, described=False)
     return tuple(found)
@@ -94,6 +95,40 @@ def _floor(vendor: str, host: HostFacts) -> Iterator[DeviceVerdict]:
         next_step=floor.next_step,
         evidence=_seen(driver),
     )
+
+
+def unserved_runtimes(vendor: str, host: HostFacts) -> Iterator[str]:
+    """The runtimes of a vendor's toolkit that its driver is too old for, as one sentence."""
+    floor = DRIVER_FLOORS.get(vendor)
+    driver = driver_of(host, floor.component) if floor else None
+    rows = [one for one in runtime_minimums(vendor) if driver and is_older(driver, one["minimum"])]
+    if floor and driver and rows and not any(_forward_compatible(host, driver)):
+        newer = ", ".join(f"{one['version']} ({one['minimum']} or newer)" for one in rows)
+        yield f"the driver {driver.version} is too old for images of {floor.runtime} {newer}"
+
+
+def _forward_compatible(host: HostFacts, driver: Driver | None) -> Iterator[DeviceVerdict]:
+    """A runtime's own library that is newer than the branch of the kernel's driver."""
+    if driver is None or driver.component == "windows":
+        return
+    for kind, name in _RUNTIMES.items():
+        reported, own = host.driver(kind), cuda_of_driver(driver.version, kind)
+        mine, theirs = parse_version(own), parse_version(reported.version if reported else None)
+        if reported is None or not (mine and theirs and older(mine, theirs)):
+            continue
+        yield DeviceVerdict(
+            Outcome.NOTE,
+            "forward compatibility",
+            FORWARD,
+            f"a forward-compatibility package serves {name} {reported.version} on the driver "
+            f"{driver.version}, whose branch has {own}",
+            own,
+            reported.version,
+            evidence=(
+                Evidence(f"driver {driver.version} (its branch: {name} {own})", driver.source),
+                Evidence(f"{name} {reported.version}", reported.source),
+            ),
+        )
 
 
 def _seen(driver: Driver) -> tuple[Evidence, ...]:
@@ -268,19 +303,11 @@ def _why_older_driver_works(host: HostFacts, driver: Driver, build: _Build) -> s
         )
     if torch is not None and torch.available is False:
         return ""
-    reported, own = host.driver(build.kind), cuda_of_driver(driver.version, build.kind)
-    libcuda, asked = (
-        parse_version(reported.version if reported else None),
-        parse_version(build.version),
-    )
-    if reported is None or own is None or libcuda is None or asked is None:
+    served = next((one.need for one in _forward_compatible(host, driver)), None)
+    asked, theirs = parse_version(build.version), parse_version(served)
+    if not asked or not theirs or older(theirs, asked):
         return ""
-    if not older(parse_version(own) or (), libcuda) or older(libcuda, asked):
-        return ""
-    return (
-        f"a forward-compatibility package serves CUDA {reported.version} on it: "
-        "data-centre GPUs only"
-    )
+    return f"a forward-compatibility package serves CUDA {served} on it: data-centre GPUs only"
 
 
 def _tested(tested: Sequence[str], driver: Driver, build: _Build) -> DeviceVerdict:

@@ -1,15 +1,21 @@
-"""What of the wanted dtypes is lost to the arch or to the driver: downgrades, as verdicts."""
+"""What of the dtypes is lost to the arch or to the driver, as verdicts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from typing import Final
 
 from vllm_adapter.contract.capability import Capability
+from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.facts import Driver
+from vllm_adapter_doctor.devices.box_device import Device
+from vllm_adapter_doctor.devices.device_names import arch, capability, has_no_bfloat16
 from vllm_adapter_doctor.devices.verdict import BITS, DeviceVerdict, Outcome
 from vllm_adapter_doctor.vendor_data.driver_tables import is_older
 from vllm_adapter_doctor.vendor_data.driver_versions import parse_version
+
+NO_BFLOAT16: Final = "VA1301"
 
 
 def dtype_verdicts(
@@ -44,6 +50,25 @@ def dtype_verdicts(
                 yield _downgrade(
                     feature, rule["to"], why, at, got=reported.version, need=rule["below"]
                 )
+
+
+def without_bfloat16(
+    device: Device, described: Capability | None = None
+) -> Iterator[DeviceVerdict]:
+    """What has float16 and no bfloat16: by its vendor's file, else by its descriptor."""
+    if has_no_bfloat16(device) or (described and described.numerics.native_bfloat16 is False):
+        level, code, name = capability(device), arch(device), device.name or device.vendor
+        known = (
+            f"{name}: compute capability {level}" if level else f"{name} ({(code or '').lower()})"
+        )
+        yield DeviceVerdict(
+            Outcome.NOTE,
+            "bfloat16",
+            NO_BFLOAT16,
+            "float16 only; a request for bfloat16 is refused",
+            code,
+            evidence=(Evidence(known, device.source),),
+        )
 
 
 def _lost_to_arch(capability: Capability, feature: str) -> tuple[str | None, str, str]:

@@ -20,7 +20,7 @@ from vllm_adapter_doctor.devices.box_device import Device, Inventory
 from vllm_adapter_doctor.devices.inventory import inventory
 from vllm_adapter_doctor.devices.recognition import RecognisedDevice, recognise
 from vllm_adapter_doctor.devices.rules import GIB, Context, verdicts, warnings
-from vllm_adapter_doctor.devices.verdict import DeviceVerdict, Outcome
+from vllm_adapter_doctor.devices.verdict import PLACE, DeviceVerdict, Outcome
 from vllm_adapter_doctor.devices.visible import filtered_twice, limits_of
 
 
@@ -107,8 +107,9 @@ class DeviceManager:
 
     With `live` the facts are of this machine, and `records` (the registry's) decide too; on a
     report the facts alone do, and whether an adapter is installed here is only told. `outside`
-    asks for the devices of a container that is not started yet. `said` is what the doctor read in
-    the text of a report: verdicts by a device's id, or by an adapter's name (`findings.stops`).
+    asks for the devices of a container that is not started yet: verdicts on this place (`PLACE`)
+    are left out, and the facts are those that hold inside (`containers.image`). `said` is what the
+    doctor read in the text of a report: verdicts by a device's id, or by an adapter's name.
     """
 
     facts: HostFacts
@@ -145,19 +146,18 @@ class DeviceManager:
             self.settings,
             records,
             self.live,
-            self.outside,
             {one.device.id: one.capability for one in self._recognised if one.capability},
             self.said,
         )
-        return tuple(
-            DeviceCandidate(
-                device,
-                verdicts(device, context),
-                tuple(warnings(device, context)),
-                _adapter_state(device.vendor, records),
-            )
-            for device in self.inventory.devices
-        )
+        candidates = []
+        for device in self.inventory.devices:
+            known = verdicts(device, context)
+            if self.outside:
+                known = tuple(one for one in known if one.subject not in PLACE)
+            told = tuple(warnings(device, known))
+            state = _adapter_state(device.vendor, records)
+            candidates.append(DeviceCandidate(device, known, told, state))
+        return tuple(candidates)
 
     def _recognise(self) -> tuple[RecognisedDevice, ...]:
         found: list[RecognisedDevice] = []

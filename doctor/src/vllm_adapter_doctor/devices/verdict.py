@@ -32,6 +32,10 @@ BITS: Final[Mapping[str, int]] = {
 """Bits of one element in memory."""
 
 
+PLACE: Final = frozenset({"nodes", "adapter", "container"})
+"""Subjects of verdicts on where a program runs; all others are of the device and its driver."""
+
+
 class Outcome(Enum):
     """What a verdict says."""
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from vllm_adapter.contract.codes import CODES
+from vllm_adapter.contract.finding import Evidence, Finding, Severity
 from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.errors import AdapterError
 from vllm_adapter.files import PACKAGE_BYTES, read_bounded
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.match import match
-from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
 
 
 def ask(

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Final
 
 from vllm_adapter.contract.codes import documents, fault
+from vllm_adapter.hostfacts.vendor_files import once
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.findings.searched import compiled
 
@@ -150,7 +151,7 @@ def named(name: str) -> FactCondition:
     return read(table, where)
 
 
-@cache
+@once
 def _tables() -> Mapping[str, tuple[str, Any]]:
     found: dict[str, tuple[str, Any]] = {}
     for kind, document in documents().items():

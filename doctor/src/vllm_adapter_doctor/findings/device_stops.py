@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from vllm_adapter.contract.codes import CODES
-from vllm_adapter.contract.finding import Evidence
+from vllm_adapter.contract.finding import Evidence, Finding, Severity
 from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.settings import Settings
@@ -20,7 +20,6 @@ from vllm_adapter_doctor.devices.inventory import inventory
 from vllm_adapter_doctor.devices.manager import DeviceManager
 from vllm_adapter_doctor.devices.verdict import DeviceVerdict, Outcome
 from vllm_adapter_doctor.findings.diagnose import diagnose
-from vllm_adapter_doctor.findings.finding import Finding, Severity
 from vllm_adapter_doctor.findings.host import ExaminedHost
 
 _OF_DEVICES: Final = frozenset({"driver", "build", "MIG", "health"})

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from vllm_adapter.contract.codes import CODES
-from vllm_adapter_doctor.findings.finding import Finding, Severity
+from vllm_adapter.contract.finding import Finding, Severity
 from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost
 from vllm_adapter_doctor.findings.register import all_rules
 

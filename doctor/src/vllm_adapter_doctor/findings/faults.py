@@ -10,8 +10,8 @@ import re
 import sys
 from collections.abc import Iterator
 
+from vllm_adapter.contract.finding import Severity
 from vllm_adapter_doctor.findings.diagnose import diagnose
-from vllm_adapter_doctor.findings.finding import Severity
 from vllm_adapter_doctor.findings.groups import checked
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.findings.register import all_rules

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.facts import HostFacts, Line
 from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter.hostfacts.vendor_files import once, sections
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.device_names import described
 from vllm_adapter_doctor.devices.inventory import inventory
-from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.searched import ReportSearch, compiled
 
 MAX_EVIDENCE: Final = 5

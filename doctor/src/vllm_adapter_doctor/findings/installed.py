@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterable
 from typing import Final
 
+from vllm_adapter.contract.finding import Evidence, Finding, Severity
 from vllm_adapter.discovery.entry_files import AUTOLOAD, Unreadable
 from vllm_adapter.discovery.records import AdapterRecord, Status
-from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
 
 CODE: Final = "VA0401"
 PACKAGE_CODE: Final = "VA0403"

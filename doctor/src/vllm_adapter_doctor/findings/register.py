@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import Any, Final
 
 from vllm_adapter.contract.codes import CODES, documents, fault, folded
+from vllm_adapter.contract.finding import Severity
 from vllm_adapter_doctor.findings.conditions import ALWAYS, FactCondition, read
-from vllm_adapter_doctor.findings.finding import Severity
 from vllm_adapter_doctor.findings.host import MAX_EVIDENCE
 from vllm_adapter_doctor.findings.rule import (
     FactMatcher,

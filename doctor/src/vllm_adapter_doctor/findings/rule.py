@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from vllm_adapter.contract.codes import CODES, fault
+from vllm_adapter.contract.finding import Evidence, Finding, Severity
 from vllm_adapter_doctor.findings.conditions import ALWAYS, FactCondition
-from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
 from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost
 from vllm_adapter_doctor.findings.searched import compiled
 from vllm_adapter_doctor.findings.template import render

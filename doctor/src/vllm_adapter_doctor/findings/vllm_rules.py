@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,11 +10,11 @@ from vllm_adapter.broker.plugin import NAME
 from vllm_adapter.broker.selection import Selection
 from vllm_adapter.broker.vllm_drift import ApiComparison
 from vllm_adapter.broker.vllm_install import VllmInstall
+from vllm_adapter.contract.codes import CODES
+from vllm_adapter.contract.finding import Evidence, Finding, Severity
 from vllm_adapter.discovery.records import Status
 from vllm_adapter_doctor.findings._vllm_child import GENERAL, PLATFORMS
-from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
-
-_REINSTALL: Final = "pip install --force-reinstall --no-deps vllm-adapter-core"
+from vllm_adapter_doctor.findings.template import render
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,161 +38,116 @@ def diagnose(seen: VllmInspection) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.ERROR))
 
 
+def _finding(
+    code: str, severity: Severity, evidence: Iterable[Evidence], **places: str
+) -> Finding:
+    """A finding with its code's own sentences, and `places` in them."""
+    cause, step = (render(text, places) for text in (CODES[code].cause, CODES[code].step))
+    return Finding(code, severity, tuple(evidence), cause, step)
+
+
 def _replay_died(seen: VllmInspection) -> Iterator[Finding]:
     died, failed = seen.replay.get("died"), seen.replay.get("import_failed")
     if died:
-        evidence = tuple(Evidence(line, "stderr of the child") for line in seen.replay["words"])
-        cause = f"the child that imported vLLM {died}"
+        evidence = [Evidence(line, "stderr of the child") for line in seen.replay["words"]]
+        how = f"the child that imported vLLM {died}"
+        yield _finding("VA5010", Severity.ERROR, evidence, how=how)
     elif failed:
-        evidence = (_evidence(failed),)
-        cause = "vLLM cannot be imported"
-    else:
-        return
-    yield Finding(
-        "VA5010",
-        Severity.ERROR,
-        evidence,
-        cause,
-        action='see it with your own eyes: python -X faulthandler -c "import vllm.platforms"',
-    )
+        how = "vLLM cannot be imported"
+        yield _finding("VA5010", Severity.ERROR, [_evidence(failed)], how=how)
 
 
 def _name_trap(seen: VllmInspection) -> Iterator[Finding]:
     if seen.vllm.lacks_distribution:
         name = seen.vllm.distribution or "no distribution"
-        yield Finding(
-            "VA5003",
-            Severity.WARNING,
-            (Evidence(f"{seen.vllm.folder} belongs to {name}", "installed metadata"),),
-            "vLLM's command asks for the version of a distribution named vllm, and there is none",
-            action="start the server with `vllm-adapter serve MODEL`, which adds the name",
-        )
+        said = Evidence(f"{seen.vllm.folder} belongs to {name}", "installed metadata")
+        yield _finding("VA5003", Severity.WARNING, [said])
 
 
 def _swallowed(seen: VllmInspection) -> Iterator[Finding]:
     for group in (PLATFORMS, GENERAL):
         for plugin in seen.plugins(group):
             if plugin.get("raised"):
-                when = "when it is imported" if plugin.get("at") else "when vLLM calls it"
-                yield Finding(
+                yield _finding(
                     "VA5004",
                     Severity.ERROR if group == PLATFORMS else Severity.WARNING,
-                    (_evidence(plugin["raised"]),),
-                    f"the plug-in {plugin['name']} of {plugin['distribution']} ({group}) raises "
-                    f"{when}, and vLLM goes on without it",
-                    action=f"pip install --upgrade {plugin['distribution']}, or uninstall it",
+                    [_evidence(plugin["raised"])],
+                    name=plugin["name"],
+                    distribution=plugin["distribution"],
+                    group=group,
+                    when="when it is imported" if plugin.get("at") else "when vLLM calls it",
                 )
 
 
 def _two_platforms(seen: VllmInspection) -> Iterator[Finding]:
     active = [plugin for plugin in seen.plugins(PLATFORMS) if plugin.get("returned")]
     if len(active) > 1:
-        others = [plugin["name"] for plugin in active if plugin["name"] != NAME]
-        yield Finding(
-            "VA5005",
-            Severity.ERROR,
-            tuple(Evidence(f"{p['name']} gives {p['returned']}", p["value"]) for p in active),
-            "vLLM refuses to start when more than one installed platform plug-in answers",
-            action=f"uninstall {' or '.join(others)}, or name one in VLLM_PLUGINS",
-        )
+        others = " or ".join(plugin["name"] for plugin in active if plugin["name"] != NAME)
+        said = [Evidence(f"{p['name']} gives {p['returned']}", p["value"]) for p in active]
+        yield _finding("VA5005", Severity.ERROR, said, others=others)
 
 
 def _left_out(seen: VllmInspection) -> Iterator[Finding]:
     for group in (PLATFORMS, GENERAL):
         ours = [plugin for plugin in seen.plugins(group) if plugin["name"] == NAME]
         if "plugins" in seen.replay and not ours:
-            yield Finding(
-                "VA5011",
-                Severity.ERROR,
-                (Evidence(f"no entry point {NAME} in {group}", "installed metadata"),),
-                "vllm-adapter-core was installed before it had this entry point",
-                action=_REINSTALL,
-            )
+            said = Evidence(f"no entry point {NAME} in {group}", "installed metadata")
+            yield _finding("VA5011", Severity.ERROR, [said])
         elif ours and not ours[0]["allowed"]:
-            allowed = ",".join(seen.replay["allowed"])
-            yield Finding(
-                "VA5006",
-                Severity.ERROR if seen.required else Severity.WARNING,
-                (Evidence(f"VLLM_PLUGINS={allowed}", "environment"),),
-                f"VLLM_PLUGINS does not name {NAME}, so that vLLM asks nothing of it in {group}",
-                action=f"add {NAME} to VLLM_PLUGINS, or unset it",
-            )
+            said = Evidence(f"VLLM_PLUGINS={','.join(seen.replay['allowed'])}", "environment")
+            severity = Severity.ERROR if seen.required else Severity.WARNING
+            yield _finding("VA5006", severity, [said], name=NAME, group=group)
 
 
 def _target_device(seen: VllmInspection) -> Iterator[Finding]:
     if seen.replay.get("target_device") == "cpu":
-        yield Finding(
-            "VA5007",
-            Severity.WARNING,
-            (Evidence("VLLM_TARGET_DEVICE=cpu", "environment"),),
-            "with this variable vLLM takes its own CPU platform and asks no platform plug-in",
-            action="unset VLLM_TARGET_DEVICE to run on an adapter",
-        )
+        said = Evidence("VLLM_TARGET_DEVICE=cpu", "environment")
+        yield _finding("VA5007", Severity.WARNING, [said])
 
 
 def _unresolved(seen: VllmInspection) -> Iterator[Finding]:
-    failures = [
-        failed
-        for failed in (
-            seen.replay.get("resolution", {}).get("raised"),
-            seen.replay.get("active", {}).get("raised"),
-        )
-        if failed
-    ]
-    if failures:
-        yield Finding(
-            "VA5012",
-            Severity.ERROR,
-            tuple(map(_evidence, failures[:1])),
-            "vLLM cannot settle on a platform, and does not start",
-            action="follow the other findings; without ours: VLLM_PLUGINS= vllm serve MODEL",
-        )
+    raised = (seen.replay.get(part, {}).get("raised") for part in ("resolution", "active"))
+    failed = next(filter(None, raised), None)
+    if failed:
+        yield _finding("VA5012", Severity.ERROR, [_evidence(failed)])
 
 
 def _required(seen: VllmInspection) -> Iterator[Finding]:
     active = seen.replay.get("active", {})
     kind = active.get("device_type")
     if seen.required and "class" in active and kind != seen.required:
-        yield Finding(
-            "VA5001",
-            Severity.ERROR,
-            (
-                Evidence(f"VA_REQUIRE_DEVICE={seen.required}", "environment"),
-                Evidence(f"vLLM takes {active['class']}, device type {kind or 'none'}", "replay"),
-            ),
-            f"vLLM would run on {kind or 'no known device'}: {seen.selection.reason}",
-            action="`vllm-adapter list --probe` says what is wrong with the device's adapter",
-        )
+        said = [
+            Evidence(f"VA_REQUIRE_DEVICE={seen.required}", "environment"),
+            Evidence(f"vLLM takes {active['class']}, device type {kind or 'none'}", "replay"),
+        ]
+        place, reason = kind or "no known device", seen.selection.reason
+        yield _finding("VA5001", Severity.ERROR, said, kind=place, reason=reason)
 
 
 def _not_used(seen: VllmInspection) -> Iterator[Finding]:
     selection = seen.selection
     usable = [one for one in selection.considered if one.status == Status.OK.value]
     if selection.platform is None and any(one.torch_type for one in usable):
-        yield Finding(
-            "VA5013",
-            Severity.WARNING,
-            tuple(
-                Evidence(f"{one.name}: {one.why_not or selection.reason}", one.distribution)
-                for one in usable
-            ),
-            selection.reason,
-            action=f"run `export VA_ADAPTERS={selection.tied[0]}`, or another of the names"
-            if selection.tied
-            else "decide with VA_ADAPTERS=NAME",
-        )
+        said = [
+            Evidence(f"{one.name}: {one.why_not or selection.reason}", one.distribution)
+            for one in usable
+        ]
+        tied = selection.tied[0] if selection.tied else ""
+        setting = "" if tied else "VA_ADAPTERS=NAME"
+        places = {"reason": selection.reason, "tied": tied, "setting": setting}
+        yield _finding("VA5013", Severity.WARNING, said, **places)
 
 
 def _drift(seen: VllmInspection) -> Iterator[Finding]:
-    file = seen.comparison.snapshot.name
     for one in seen.comparison.drift:
         missing = one.now is None
-        yield Finding(
+        yield _finding(
             "VA5008" if missing else "VA5009",
             Severity.ERROR if missing else Severity.WARNING,
-            (Evidence(f"{one.name}: {one.now or 'not there'}", one.source),),
-            f"our bridge was written for {one.was or 'a class without this method'} ({file})",
-            action=f"use vLLM {seen.comparison.release}, or a newer vllm-adapter-core",
+            [Evidence(f"{one.name}: {one.now or 'not there'}", one.source)],
+            was=one.was or "a class without this method",
+            file=seen.comparison.snapshot.name,
+            release=seen.comparison.release,
         )
 
 

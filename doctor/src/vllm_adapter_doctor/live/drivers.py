@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from vllm_adapter.hostfacts._tree import Tree
 from vllm_adapter.hostfacts.facts import Driver
-from vllm_adapter.hostfacts.vendor_files import once, sections
+from vllm_adapter.hostfacts.vendor_files import once, sections, typed
 
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)+(?:[.-]?(?:rc|alpha|beta|RC|SPC|T)\d*(?:\.\w+)*)?")
 
@@ -23,14 +23,14 @@ class VersionFile:
 
     `files` are paths, or names in the folders that `variables` name and in the `usual` ones; a
     star stands for any name. Of several files, the first that says a version is believed. Without
-    a `pattern` the version is the first number with a dot in it; `json` are paths to it in a
+    `version` it is the first number with a dot in it; `json` are paths to it in a
     document in that form. With `unless_known` the file is read only where no other told the
     version.
     """
 
     component: str
     files: tuple[str, ...]
-    pattern: re.Pattern[str] | None = None
+    version: re.Pattern[str] | None = None
     json: tuple[tuple[str, ...], ...] = ()
     variables: tuple[str, ...] = ()
     usual: tuple[str, ...] = ()
@@ -40,20 +40,8 @@ class VersionFile:
 @once
 def version_files() -> tuple[VersionFile, ...]:
     """Every vendor's, in the order of rank."""
-    return tuple(_version_file(raw) for _, every in sections("drivers", "files") for raw in every)
-
-
-def _version_file(raw: Mapping[str, Any]) -> VersionFile:
-    folders = raw.get("folders", {})
-    return VersionFile(
-        raw["component"],
-        tuple(raw["files"]),
-        re.compile(raw["version"]) if "version" in raw else None,
-        tuple(map(tuple, raw.get("json", ()))),
-        tuple(folders.get("variables", ())),
-        tuple(folders.get("usual", ())),
-        raw.get("unless_known", False),
-    )
+    every = (raw for _, files in sections("drivers", "files") for raw in files)
+    return tuple(typed(raw, VersionFile, **raw.get("folders", {})) for raw in every)
 
 
 def read_drivers(
@@ -83,7 +71,7 @@ def _paths(tree: Tree, environ: Mapping[str, str], one: VersionFile) -> list[str
 
 
 def _reader(one: VersionFile) -> Reader:
-    plain = _by(one.pattern) if one.pattern else _number
+    plain = _by(one.version) if one.version else _number
     return (lambda text: _of_json(text, one.json, plain)) if one.json else plain
 
 

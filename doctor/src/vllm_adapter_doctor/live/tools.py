@@ -15,7 +15,7 @@ from typing import Final
 
 from vllm_adapter.hostfacts._tree import Tree
 from vllm_adapter.hostfacts.facts import Accelerator, Driver, HostFacts, Line
-from vllm_adapter.hostfacts.vendor_files import once, sections
+from vllm_adapter.hostfacts.vendor_files import once, sections, typed
 from vllm_adapter_doctor.live.children import ProcessResult, run_all
 from vllm_adapter_doctor.live.reader_lines import Lines, parse
 from vllm_adapter_doctor.live.readers import VendorReader, find_readers
@@ -45,15 +45,7 @@ class Tool:
 def asked_tools() -> tuple[Tool, ...]:
     """The tools that are asked, of every vendor; one that we can read alone is not."""
     return tuple(
-        Tool(
-            vendor,
-            raw["program"],
-            tuple(raw.get("calls", ("",))),
-            tuple(raw.get("documents", ())),
-            tuple(raw.get("folders", ())),
-            raw.get("unless"),
-            tuple(raw.get("health", ())),
-        )
+        typed(raw, Tool, vendor=vendor)
         for vendor, every in sections("tools")
         for raw in every
         if raw.get("asked", True)

@@ -54,8 +54,6 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ),
     ("npu_smi", r"npu-smi|Hugepages-Usage|Chip Logic ID|Chip Name"),
     ("vendor_tables", r""),  # the tools that are data have anchors of their own
-    ("xpu_smi", r"Device ID|device_list"),
-    ("amd_smi", r"AMD-SMI|AMDSMI Tool|^\s*GPU: \d|\"gpu\""),
     ("rocm_smi", r"PwrCap|(?:GPU|DCU|HCU)\[\d+\]|\"card\d"),
     ("rocminfo", r"ROCk module version|^\s*Agent \d"),
     ("sycl_ls", r"level_zero:gpu"),

@@ -26,8 +26,8 @@ from vllm_adapter_doctor.serving.health import (
 )
 
 if TYPE_CHECKING:
+    from vllm_adapter.contract.finding import Finding
     from vllm_adapter.hostfacts.facts import HostFacts
-    from vllm_adapter_doctor.findings.finding import Finding
 
 WAIT_LIMIT_S: Final = 300.0
 _FIRST_DELAY_S: Final = 1.0

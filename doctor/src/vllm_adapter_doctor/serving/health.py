@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from vllm_adapter.contract.codes import CODES
+from vllm_adapter.contract.finding import Evidence, Finding, Severity
 from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.health_rules import is_broken
@@ -26,7 +27,6 @@ from vllm_adapter_doctor.devices.visible import (
     program_number,
     variables_of,
 )
-from vllm_adapter_doctor.findings.finding import Evidence, Finding, Severity
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.findings.register import rules_of
 from vllm_adapter_doctor.report.merge import same_device

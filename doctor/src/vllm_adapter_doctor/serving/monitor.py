@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from vllm_adapter.contract.finding import Finding
 from vllm_adapter.hostfacts.facts import Accelerator
 from vllm_adapter_doctor.devices.box_device import Device
-from vllm_adapter_doctor.findings.finding import Finding
 from vllm_adapter_doctor.findings.rules.health import figures
 from vllm_adapter_doctor.live.health import TIMEOUT_S, HealthReading
 from vllm_adapter_doctor.serving.health import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from vllm_adapter.contract.reading import plain
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.topology.link_kind import LinkClass
 from vllm_adapter_doctor.topology.numa_map import NumaMap, numactl_list
@@ -149,10 +150,6 @@ class Island:
     devices: tuple[str, ...]
     node: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
-        return {"by": self.by, "devices": list(self.devices), "node": self.node}
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -161,10 +158,6 @@ class Problem:
     kind: str
     devices: tuple[str, ...]
     sentence: str
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
-        return {"kind": self.kind, "devices": list(self.devices), "sentence": self.sentence}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +172,6 @@ class Nic:
     by: str
     nearest: tuple[str, ...]
     across: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
-        return {
-            "label": self.label,
-            "name": self.name,
-            "by": self.by,
-            "nearest": list(self.nearest),
-            "across": list(self.across),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +207,10 @@ class Topology:
             "devices": [device.to_json() for device in self.devices],
             "pairs": [pair.to_json() for pair in self.pairs],
             "domains": [domain.to_json() for domain in self.domains],
-            "islands": [island.to_json() for island in self.islands],
-            "nics": [nic.to_json() for nic in self.nics],
+            "islands": [plain(island) for island in self.islands],
+            "nics": [plain(nic) for nic in self.nics],
             "numa": [one.to_json() for one in self.maps],
-            "problems": [problem.to_json() for problem in self.problems],
+            "problems": [plain(problem) for problem in self.problems],
             "notes": list(self.notes),
             "advice": list(self.advice),
         }

@@ -20,8 +20,15 @@ _CUDA: Final = "cuda"
 _HIP: Final = "hip"
 
 
-def _of(runtime: str, table: str) -> Mapping[str, Any]:
-    """One table of the toolkit that brings a runtime of torch."""
+def toolkit_table(runtime: str, table: str) -> Mapping[str, Any]:
+    """One table of the toolkit that brings a runtime of torch ("cuda", "hip").
+
+    `minimum`: runtime, by the first parts of its version: the oldest Linux driver that starts it;
+    `packed`: the driver in a toolkit's installer (from CUDA 13.4 on it has no number); `noted`: an
+    older one that its release notes ask for; `branches`: the highest runtime that a driver's
+    branch reports; `archs`: LLVM targets of ROCm's matrix; `drivers`: releases of AMD's driver
+    package that the matrix names, up to 6.3 those of two releases around it.
+    """
     for _, toolkit in sections("drivers", "toolkit"):
         if toolkit["runtime"] == runtime:
             found: Mapping[str, Any] = toolkit.get(table, {})
@@ -29,19 +36,7 @@ def _of(runtime: str, table: str) -> Mapping[str, Any]:
     return {}
 
 
-NVIDIA_MINIMUM: Final[Mapping[str, str]] = LazyMapping(lambda: _of(_CUDA, "minimum"))
-"""CUDA runtime, by the first parts of its version: the oldest Linux driver that starts it."""
-
-PACKED: Final[Mapping[str, str]] = LazyMapping(lambda: _of(_CUDA, "packed"))
-"""CUDA toolkit: the Linux driver in its installer. From 13.4 on an installer has no number."""
-
-NOTED: Final[Mapping[str, str]] = LazyMapping(lambda: _of(_CUDA, "noted"))
-"""Toolkits whose release notes ask for an older driver than the packed one."""
-
-BRANCHES: Final[Mapping[int, str]] = LazyMapping(
-    lambda: {int(branch): cuda for branch, cuda in _of(_CUDA, "branches").items()}
-)
-"""NVIDIA driver branch: the highest CUDA that it reports."""
+NVIDIA_MINIMUM: Final[Mapping[str, str]] = LazyMapping(lambda: toolkit_table(_CUDA, "minimum"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +69,6 @@ def wheels() -> tuple[TorchWheel, ...]:
     return tuple(
         _wheel(raw) for _, every in sections("drivers", "wheels", "builds") for raw in every
     )
-
-
-ROCM_ARCHS: Final[Mapping[str, str]] = LazyMapping(lambda: _of(_HIP, "archs"))
-"""ROCm: LLVM targets that its compatibility matrix names."""
-
-ROCM_DRIVERS: Final[Mapping[str, tuple[str, ...]]] = LazyMapping(
-    lambda: {rocm: tuple(drivers) for rocm, drivers in _of(_HIP, "drivers").items()}
-)
-"""ROCm user space: releases of AMD's driver package that its matrix names; up to 6.3 those of two
-releases around it. From 7.0 the package has numbers of its own; the module's is yet another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +119,7 @@ def decode_cuda(number: int) -> str:
 def cuda_of_driver(driver: str, runtime: str = _CUDA) -> str | None:
     """The highest runtime that a driver serves; None for a branch that is not known."""
     found = parse_version(driver)
-    return _of(runtime, "branches").get(str(found[0][1])) if found else None
+    return toolkit_table(runtime, "branches").get(str(found[0][1])) if found else None
 
 
 def full_driver(toolkit: str, runtime: str = _CUDA) -> str | None:
@@ -143,7 +128,9 @@ def full_driver(toolkit: str, runtime: str = _CUDA) -> str | None:
     "12.8" means its first release. None where the table has no such toolkit.
     """
     exact = toolkit if toolkit.count(".") >= 2 else f"{toolkit}.0"
-    return _of(runtime, "noted").get(exact) or _of(runtime, "packed").get(exact)
+    return toolkit_table(runtime, "noted").get(exact) or toolkit_table(runtime, "packed").get(
+        exact
+    )
 
 
 _RUNTIME_KINDS: Final = ("cuda", "hip", "xpu")
@@ -244,8 +231,9 @@ def rocm_targets(rocm: str) -> tuple[str, ...] | None:
 
     Builds for others exist: a target that is missing here is no proof that nothing runs.
     """
-    rows = [first for first in ROCM_ARCHS if begins_with(rocm, first)]
-    return tuple(ROCM_ARCHS[rows[0]].split()) if rows else None
+    known = toolkit_table(_HIP, "archs")
+    rows = [first for first in known if begins_with(rocm, first)]
+    return tuple(known[rows[0]].split()) if rows else None
 
 
 def serves(built: tuple[str, ...], arch: str) -> bool | None:

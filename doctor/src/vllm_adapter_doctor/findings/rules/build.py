@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.facts import Line
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.build_rules import NO_CODE, build_archs, code_verdicts
 from vllm_adapter_doctor.devices.device_names import capability
 from vllm_adapter_doctor.devices.rules import is_display_only
 from vllm_adapter_doctor.devices.verdict import Outcome
-from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.host import ExaminedHost, quoted
 from vllm_adapter_doctor.findings.rule import Data, RuleHit
 from vllm_adapter_doctor.vendor_data.driver_tables import serves

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.facts import Driver, Line
 from vllm_adapter_doctor.devices.build_rules import code_verdicts
 from vllm_adapter_doctor.devices.device_names import capability
 from vllm_adapter_doctor.devices.driver_rules import BELOW_FLOOR, TOO_OLD, driver_verdicts
 from vllm_adapter_doctor.devices.verdict import DeviceVerdict
-from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.host import ExaminedHost, quoted
 from vllm_adapter_doctor.findings.rule import Data, RuleHit
 from vllm_adapter_doctor.findings.rules._cuda_driver import VENDOR, driver_of, runtime_of

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.facts import Driver
-from vllm_adapter_doctor.devices.driver_rules import MINOR_VERSION, driver_verdicts
-from vllm_adapter_doctor.findings.finding import Evidence
+from vllm_adapter_doctor.devices.driver_rules import FORWARD, MINOR_VERSION, driver_verdicts
+from vllm_adapter_doctor.devices.verdict import DeviceVerdict
 from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost, quoted
 from vllm_adapter_doctor.findings.rule import Data, RuleHit
-from vllm_adapter_doctor.findings.rules._cuda_driver import VENDOR, runtime_of
-from vllm_adapter_doctor.vendor_data.driver_tables import (
-    cuda_of_driver,
-    is_older,
-)
-from vllm_adapter_doctor.vendor_data.driver_versions import older, parse_version
+from vllm_adapter_doctor.findings.rules._cuda_driver import VENDOR, driver_of, runtime_of
+from vllm_adapter_doctor.vendor_data.driver_tables import cuda_of_driver, is_older
+from vllm_adapter_doctor.vendor_data.driver_versions import parse_version
 
 _ZERO: Final = r"^\W*Driver Version:?\s*0\s*$|CUDA Version: ERR!"
 _JETSON: Final = (
@@ -32,11 +30,14 @@ _MISMATCH_WORDS: Final = ("version mismatch", "driver combination", "api mismatc
 _UNKNOWN_CUDA: Final = r"Driver Version: \d\S*\s+CUDA Version: (?:ERR!|N/A)"
 
 
+def _verdict(box: ExaminedHost, code: str) -> DeviceVerdict | None:
+    return next((one for one in driver_verdicts(VENDOR, box.facts) if one.code == code), None)
+
+
 def minor_version(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """CUDA works on a driver that is older than the toolkit's own: good, with a reservation."""
     torch, runtime = box.facts.torch, runtime_of(box)
-    said = driver_verdicts(VENDOR, box.facts)
-    one = next((verdict for verdict in said if verdict.code == MINOR_VERSION), None)
+    one = _verdict(box, MINOR_VERSION)
     if one is None or one.got is None or torch is None or not torch.available:
         return
     serves = cuda_of_driver(one.got)
@@ -102,16 +103,7 @@ def two_releases(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
 
 def forward_compatibility(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
     """A libcuda that is newer than the kernel driver's branch."""
-    driver, reported = box.facts.driver("nvidia"), box.facts.driver("cuda")
-    if not (driver and reported):
-        return
-    own = cuda_of_driver(driver.version)
-    mine, theirs = parse_version(own) if own else None, parse_version(reported.version)
-    if mine and theirs and older(mine, theirs):
-        yield RuleHit(
-            [
-                Evidence(f"driver {driver.version} (its branch: CUDA {own})", driver.source),
-                Evidence(f"CUDA {reported.version}", reported.source),
-            ],
-            {"driver": driver.version, "own": own or "", "told": reported.version},
-        )
+    driver, one = driver_of(box), _verdict(box, FORWARD)
+    if driver and one:
+        values = {"driver": driver.version, "own": one.got or "", "told": one.need or ""}
+        yield RuleHit(one.evidence, values)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vllm_adapter_doctor.devices.device_names import below, capability
-from vllm_adapter_doctor.findings.finding import Evidence
+from vllm_adapter_doctor.devices.device_names import capability
+from vllm_adapter_doctor.devices.dtype_rules import without_bfloat16
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
 
-def float16_only(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
-    """Devices below a compute capability, and those whose code `data` names, by vendor."""
-    found: dict[str, Evidence] = {}
-    for one in box.facts.accelerators:
-        code = (one.arch or "").lower()
-        name = one.name or one.vendor
-        if below(one, data["below"]):
-            text = f"{name}: compute capability {capability(one)}"
-            found.setdefault(text, Evidence(text, one.source))
-        elif any(key in code for key in data["codes"].get(one.vendor, ())):
-            found.setdefault(name, Evidence(f"{name} ({code})", one.source))
+def float16_only(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
+    """Devices without bfloat16, each product once."""
+    found = {
+        one.text: (one.text if capability(device) else device.name or device.vendor, one)
+        for device in reversed(box.devices)
+        for verdict in without_bfloat16(device)
+        for one in verdict.evidence
+    }
     if found:
-        yield RuleHit(found.values(), {"devices": ", ".join(found)})
+        names, evidence = zip(*reversed(found.values()), strict=True)
+        yield RuleHit(evidence, {"devices": ", ".join(dict.fromkeys(names))})

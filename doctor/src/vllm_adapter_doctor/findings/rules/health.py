@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
 from vllm_adapter.hostfacts.facts import Accelerator
 from vllm_adapter_doctor.devices.health_rules import (
@@ -15,7 +16,6 @@ from vllm_adapter_doctor.devices.health_rules import (
     kinds,
     status_verdict,
 )
-from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost, quoted
 from vllm_adapter_doctor.findings.rule import Data, RuleHit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from vllm_adapter_doctor.findings.finding import Evidence
+from vllm_adapter.contract.finding import Evidence
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.findings.rule import Data, RuleHit
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from vllm_adapter_doctor.findings.finding import Evidence
+from vllm_adapter.contract.finding import Evidence
 from vllm_adapter_doctor.findings.host import ExaminedHost, quoted
 from vllm_adapter_doctor.findings.rule import Data, RuleHit
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.findings.rule import Data, RuleHit
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from vllm_adapter.contract.finding import Evidence
 from vllm_adapter_doctor.findings.conditions import named
-from vllm_adapter_doctor.findings.finding import Evidence
 from vllm_adapter_doctor.findings.host import ExaminedHost, quoted
 from vllm_adapter_doctor.findings.rule import Data, RuleHit
 

@@ -1,18 +1,17 @@
 """How the vendors' tools print their devices: the layouts of the vendors' files, compiled.
 
 A pattern's named groups are readings: `index`, `name`, `bdf`, `uuid`, `status`, `load` (per cent),
-`temperature` (C), `power` and `cap` (W), `used` and `total` (MiB), `size` (with a unit), and of
-processes `index`, `pid`, `name` and `mib`.
+`temperature` (C), `power` and `cap` (W), `used` and `total` (MiB), `size` (with a unit),
+`partition`, `uncorrectable`, and of processes `index`, `pid`, `name` and `mib` or `size`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-from vllm_adapter.hostfacts.vendor_files import once, sections
+from vllm_adapter.hostfacts.vendor_files import once, sections, typed
 
 Pattern = re.Pattern[str]
 
@@ -23,7 +22,7 @@ class Version:
 
     component: str
     pattern: Pattern
-    lines: int
+    lines: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +38,14 @@ class BoardColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class Counter:
+    """A counter that is an error where the pattern finds it; `text` is its sentence."""
+
+    pattern: Pattern
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """The rows of a table: NVIDIA's frame, where `first` is None, or rows of the tool's own.
 
@@ -49,16 +56,25 @@ class Rows:
     `source` is what readings are said to be from, where it is not the program alone.
     """
 
-    first: Pattern | None
-    second: Pattern | None
-    status: Pattern | None
-    load: Pattern | None
-    errors: tuple[tuple[Pattern, str], ...]
-    process: Pattern | None
-    driver: str | None
-    process_head: Pattern | None
-    source: str | None
-    boards: BoardColumns | None
+    first: Pattern | None = None
+    second: Pattern | None = None
+    status: Pattern | None = None
+    load: Pattern | None = None
+    errors: tuple[Counter, ...] = ()
+    process: Pattern | None = None
+    driver: str | None = None
+    process_head: Pattern | None = None
+    source: str | None = None
+    boards: BoardColumns | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DriverKey:
+    """The key whose value is a driver's version; the pattern's group is the number."""
+
+    component: str
+    key: str
+    pattern: Pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +82,56 @@ class Block:
     """Lines "key: value" below a line that names a device, or, `inside`, only those of a table.
 
     `keys` are readings by key, or by "section/key" where a key without a value begins a section;
-    "bdf 0" to "bdf 3" are the parts of an address. `driver` is (component, key, pattern).
+    "bdf 0" to "bdf 3" are the parts of an address.
     """
 
     head: Pattern
     keys: Mapping[str, str]
-    inside: bool
-    driver: tuple[str, str, Pattern] | None
+    inside: bool = False
+    driver: DriverKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedLines:
+    """Lines of a key and a value: groups `key`, `value`, `index` and `closed` of `pair`.
+
+    `head` begins them, and may name the device by its group `index`; they end at the first line
+    that is none, and not like `between`. Without a head they stand anywhere, each with its index.
+    """
+
+    pair: Pattern
+    head: Pattern | None = None
+    between: Pattern | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedJson:
+    """JSON that holds `mark`: a list, or one under `entries`, of objects with their `index`.
+
+    With `names`, an object of devices by names that hold the number.
+    """
+
+    mark: str
+    entries: str | None = None
+    index: str | None = None
+    names: Pattern | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """Readings by the tool's own keys, in small letters; the first key that says it counts.
+
+    Readings are those of a row, with `arch`, `die`, `compute mode`, `memory mode`, `maker`,
+    `driver`, `uncorrectable`; "total bytes" and "total MiB" are plain numbers. `throttled` are
+    reasons by keys that say ACTIVE. `others`: the tool's face is worn by others' devices.
+    """
+
+    readings: Mapping[str, tuple[str, ...]]
+    lines: tuple[KeyedLines, ...] = ()
+    json: KeyedJson | None = None
+    dump: Pattern | None = None
+    throttled: Mapping[str, str] = field(default_factory=dict)
+    others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,31 +140,32 @@ class ToolLayout:
     another module reads it, with these patterns.
 
     `head` begins a table; with `whole_text` rows are looked for wherever they are. `lists` are
-    lines of one device each, `csv` the columns of which one makes a CSV the tool's, and `arch` a
-    line that tells the code of all devices.
+    lines of one device each, `csv` the columns of which one makes a CSV the tool's, `arch` a line
+    that tells the code of all devices, and `keyed` what is told by keys anywhere in the text.
     """
 
     vendor: str
     source: str
-    anchor: Pattern | None
     head: Pattern
-    whole_text: bool
-    versions: tuple[Version, ...]
-    rows: Rows | None
-    lists: tuple[Pattern, ...]
-    blocks: tuple[Block, ...]
-    csv: tuple[str, ...]
-    arch: Pattern | None
+    anchor: Pattern | None = None
+    whole_text: bool = False
+    versions: tuple[Version, ...] = ()
+    rows: Rows | None = None
+    lists: tuple[Pattern, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    csv: tuple[str, ...] = ()
+    arch: Pattern | None = None
+    keyed: Keyed | None = None
 
 
 @once
 def layouts() -> tuple[ToolLayout, ...]:
     """Every layout that is data; tools without one are read by modules of their own."""
     return tuple(
-        layout
+        typed(tool["output"], ToolLayout, vendor=vendor, source=tool["program"])
         for vendor, tools in sections("tools")
         for tool in tools
-        if (layout := _layout(vendor, tool)) is not None
+        if {"anchor", "rows", "keyed"} & tool.get("output", {}).keys()
     )
 
 
@@ -128,58 +188,3 @@ def other_heads(vendor: str) -> tuple[Pattern, ...]:
 def layout_of(program: str) -> ToolLayout:
     """The layout of a tool of which a module of its own reads a part."""
     return next(one for one in layouts() if one.source == program)
-
-
-def _layout(vendor: str, tool: Mapping[str, Any]) -> ToolLayout | None:
-    raw = tool.get("output", {})
-    if not {"anchor", "rows"} & set(raw):
-        return None
-    return ToolLayout(
-        vendor,
-        tool["program"],
-        _compiled(raw, "anchor"),
-        re.compile(raw["head"]),
-        raw.get("whole_text", False),
-        tuple(
-            Version(one["component"], re.compile(one["pattern"]), one.get("lines", 1))
-            for one in raw.get("versions", ())
-        ),
-        _rows(raw["rows"]) if "rows" in raw else None,
-        tuple(map(re.compile, raw.get("lists", ()))),
-        tuple(map(_block, raw.get("blocks", ()))),
-        tuple(raw.get("csv", ())),
-        _compiled(raw, "arch"),
-    )
-
-
-def _rows(raw: Mapping[str, Any]) -> Rows:
-    return Rows(
-        _compiled(raw, "first"),
-        _compiled(raw, "second"),
-        _compiled(raw, "status"),
-        _compiled(raw, "load"),
-        tuple((re.compile(one["pattern"]), one["text"]) for one in raw.get("errors", ())),
-        _compiled(raw, "process"),
-        raw.get("driver"),
-        _compiled(raw, "process_head"),
-        raw.get("source"),
-        _boards(raw["boards"]) if "boards" in raw else None,
-    )
-
-
-def _boards(raw: Mapping[str, Any]) -> BoardColumns:
-    return BoardColumns(re.compile(raw["columns"]), re.compile(raw["arch"]))
-
-
-def _block(raw: Mapping[str, Any]) -> Block:
-    driver = raw.get("driver")
-    return Block(
-        re.compile(raw["head"]),
-        raw["keys"],
-        raw.get("inside", False),
-        (driver["component"], driver["key"], re.compile(driver["pattern"])) if driver else None,
-    )
-
-
-def _compiled(raw: Mapping[str, Any], key: str) -> Pattern | None:
-    return re.compile(raw[key]) if key in raw else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter.hostfacts.vendor_files import once, sections
+from vllm_adapter.hostfacts.vendor_files import once, sections, typed
 from vllm_adapter_doctor.report.parsers._matrix import MatrixStyle, MatrixTable, find_tables
 from vllm_adapter_doctor.report.parsers._matrix_cells import CellPatterns
 from vllm_adapter_doctor.report.parsers._matrix_facts import (
@@ -37,25 +37,17 @@ class _VendorTable:
 
     vendor: str
     table: str
-    words: re.Pattern[str] | None
-    labels: str | None
-    cells: str | None
-    column: str | None
-    assumed: bool
+    words: re.Pattern[str] | None = None
+    labels: str | None = None
+    cells: str | None = None
+    column: str | None = None
+    assumed: bool = False
 
 
 @once
 def _makers() -> tuple[_VendorTable, ...]:
     found = [
-        _VendorTable(
-            vendor,
-            raw["table"],
-            re.compile(raw["words"]) if "words" in raw else None,
-            raw.get("labels"),
-            raw.get("cells"),
-            raw.get("column"),
-            raw.get("assumed", False),
-        )
+        typed(raw, _VendorTable, vendor=vendor)
         for vendor, raw in sections("links")
         if "table" in raw
     ]

@@ -1,62 +1,28 @@
-"""`rocm-smi` of every age, and Hygon's `hy-smi`: concise tables, `GPU[0] : key: value`, JSON.
+"""`rocm-smi` of every age, and Hygon's `hy-smi`: their concise tables, beside what is data.
 
-Hygon's tool is ROCm's under another name: it says DCU or HCU where AMD's says GPU.
+A row's readings belong to the next row's name and the first part's card, so that no layout of
+`vendor_tables` fits. Hygon's tool is ROCm's under another name: it says DCU or HCU where AMD's
+says GPU.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from vllm_adapter.hostfacts.device_facts import Accelerator, Driver, Health
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.known_vendors import derives
-from vllm_adapter.hostfacts.vendor_files import once, sections
 from vllm_adapter_doctor.report.merge import join_accelerators
-from vllm_adapter_doctor.report.parsers._common import (
-    MIB,
-    is_complete_line,
-    normal_bdf,
-    number,
-    without_blank_lines,
-)
+from vllm_adapter_doctor.report.parsers._common import is_complete_line, without_blank_lines
 from vllm_adapter_doctor.report.parsers._json import objects
-from vllm_adapter_doctor.report.parsers._makers import maker
+from vllm_adapter_doctor.report.parsers._keyed import keyed_devices
+from vllm_adapter_doctor.report.parsers._layouts import layouts
 from vllm_adapter_doctor.report.text import Report
 
 _VENDOR: Final = "rocm"
-
-
-@once
-def _copies() -> dict[str, str]:
-    """The words for a device in copies of the tool: whose copy it is."""
-    return {
-        word: vendor
-        for vendor, tools in sections("tools")
-        if derives(vendor, _VENDOR)
-        for tool in tools
-        for word in tool.get("words", ())
-    }
-
-
-@once
-def _head() -> re.Pattern[str]:
-    words = "|".join(("GPU", *_copies()))
-    return re.compile(
-        rf"^\W*(?P<face>Device|{words})\s.*\bTemp\b.*\bPerf\s+PwrCap\s+VRAM%\s+(?:{words})%"
-    )
-
-
-@once
-def _pair() -> re.Pattern[str]:
-    return re.compile(
-        rf"^\s*(?P<face>{'|'.join(('GPU', *_copies()))})\[(?P<index>\d+)\]\s*:\s*"
-        r"(?P<key>[A-Za-z][^:]*):\s+(?P<value>\S.*)$"
-    )
-
-
 _ROW: Final = re.compile(
     r"^\s*(?P<index>\d{1,3})\s+(?P<left>\S.*?)\s(?P<perf>n/a|[a-z_]+)\s+(?P<right>.*)$"
 )
@@ -72,16 +38,20 @@ _PART: Final = re.compile(r"\bN/A,\s*N/A,\s*([1-9]\d?)\b")
 _DRIVER: Final = re.compile(r"^\s*(?:\S+\s+)?[Dd]river version\s*:\s*(\d+(?:\.\d+)+)\s*$")
 _NUMBERS: Final = re.compile(r"\d+(?:\.\d+)+")
 _SOURCE: Final = "rocm-smi"
-_NAMES: Final = ("card series", "card model", "device name", "market name")
 
 
 def parse(report: Report) -> HostFacts:
     """Devices by the tool's own numbers. VRAM in per cent is no size, and is left out."""
     report = without_blank_lines(report)
-    pairs = [*_pairs(report), *_json(report)]
-    devices = join_accelerators((), [_described(*one) for one in pairs])
-    for device in _concise(report):
-        devices = join_accelerators(devices, (device,))
+    ours = [one for one in layouts() if one.anchor is None and one.keyed]
+    devices: tuple[Accelerator, ...] = ()
+    for layout in ours:
+        assert layout.keyed is not None
+        named = replace(layout, source=_SOURCE)
+        devices = join_accelerators(devices, keyed_devices(report, named, layout.keyed))
+    for layout in ours:
+        for device in _concise(report, layout.vendor, layout.head, [one.head for one in ours]):
+            devices = join_accelerators(devices, (device,))
     drivers = [
         Driver("amdgpu", found[1], _SOURCE)
         for position, found in report.find(_DRIVER)
@@ -97,13 +67,14 @@ def parse(report: Report) -> HostFacts:
     return HostFacts(accelerators=devices, drivers=tuple(dict.fromkeys(drivers)))
 
 
-def _concise(report: Report) -> Iterator[Accelerator]:
-    for start, head in report.find(_head()):
-        vendor = _copies().get(head["face"], _VENDOR)
+def _concise(
+    report: Report, vendor: str, head: re.Pattern[str], heads: Sequence[re.Pattern[str]]
+) -> Iterator[Accelerator]:
+    for start, _ in report.find(head):
         first: Accelerator | None = None
         for position in range(start + 1, len(report.lines)):
             text = report.lines[position].text
-            if re.match(r"\s*=+\s*End of|\s*=+ [A-Z]", text) or _head().search(text):
+            if re.match(r"\s*=+\s*End of|\s*=+ [A-Z]", text) or _begins(text, heads):
                 break
             row = _ROW.match(text)
             if row and (_WATTS.search(text) or _TAIL.match(row["right"])):
@@ -117,6 +88,10 @@ def _concise(report: Report) -> Iterator[Accelerator]:
                 elif not part:
                     first = device
                 yield device
+
+
+def _begins(text: str, heads: Sequence[re.Pattern[str]]) -> bool:
+    return any(head.search(text) for head in heads)
 
 
 def _row(vendor: str, row: re.Match[str], name: str | None) -> Accelerator:
@@ -141,76 +116,8 @@ def _row(vendor: str, row: re.Match[str], name: str | None) -> Accelerator:
     )
 
 
-def _pairs(report: Report) -> Iterator[tuple[str, int, dict[str, str]]]:
-    """What `GPU[0] : key: value` lines say of each device, in order of first mention."""
-    found: dict[tuple[str, int], dict[str, str]] = {}
-    for position, pair in report.find(_pair()):
-        if is_complete_line(report, position):
-            values = found.setdefault((pair["face"], int(pair["index"])), {})
-            values.setdefault(pair["key"].strip().lower(), pair["value"])
-    for (face, index), values in found.items():
-        yield face, index, values
-
-
-def _json(report: Report) -> Iterator[tuple[str, int, dict[str, str]]]:
-    for document in objects(report, '"card'):
-        for card, values in document.items() if isinstance(document, dict) else ():
-            if re.fullmatch(r"card\d+", card) and isinstance(values, dict):
-                words = {str(key).lower(): str(value) for key, value in values.items()}
-                yield "GPU", int(card[4:]), words
-
-
 def _system_driver(document: object) -> str | None:
     """The version in {"system": {"Driver version": "6.8.5"}}."""
     system = document.get("system") if isinstance(document, dict) else None
     version = system.get("Driver version") if isinstance(system, dict) else None
     return version if isinstance(version, str) and _NUMBERS.fullmatch(version) else None
-
-
-def _described(face: str, index: int, values: dict[str, str]) -> Accelerator:
-    vendor = _copies().get(face, _VENDOR)
-    names = (values.get(key) for key in _NAMES)
-    name = next((one for one in names if one and not one.startswith("0x") and one != "N/A"), None)
-    memory = ("compute partition", "memory partition")
-    compute, nodes = (values.get(key, "N/A") for key in memory)
-    split = re.fullmatch(r"[SDTQC]PX", compute) and re.fullmatch(r"NPS\d", nodes)
-    arch = re.match(r"gfx[0-9a-f]+", values.get("gfx version", ""))
-    return Accelerator(
-        vendor if face in _copies() else maker(values.get("card vendor", name), vendor),
-        index,
-        _SOURCE,
-        name=name,
-        bdf=normal_bdf(values.get("pci bus", "")),
-        arch=arch[0] if arch else None,
-        memory_total_bytes=_bytes(values, "vram total memory"),
-        memory_used_bytes=_bytes(values, "vram total used memory"),
-        partition=f"{compute}/{nodes}" if split else None,
-        health=Health(
-            temperature_c=_first(
-                values,
-                "temperature (sensor junction) (c)",
-                "temperature (sensor edge) (c)",
-            ),
-            power_w=_first(
-                values,
-                "current socket graphics package power (w)",
-                "average graphics package power (w)",
-            ),
-            power_cap_w=_first(values, "max graphics package power (w)"),
-            utilization_percent=_first(values, "gpu use (%)", "hcu use (%)", "dcu use (%)"),
-        ),
-    )
-
-
-def _bytes(values: dict[str, str], key: str) -> int | None:
-    """AMD's tool prints bytes, Hygon's MiB."""
-    for unit, factor in (("b", 1), ("mib", MIB)):
-        text = values.get(f"{key} ({unit})", "")
-        if text.isdigit():
-            return int(text) * factor
-    return None
-
-
-def _first(values: dict[str, str], *keys: str) -> float | None:
-    found = (number(values.get(key)) for key in keys)
-    return next((value for value in found if value is not None), None)

@@ -26,6 +26,7 @@ from vllm_adapter_doctor.report.parsers._common import (
 )
 from vllm_adapter_doctor.report.parsers._csv import csv_devices
 from vllm_adapter_doctor.report.parsers._frame import DeviceRow, device_rows, processes, tables
+from vllm_adapter_doctor.report.parsers._keyed import UNCORRECTABLE, keyed_devices
 from vllm_adapter_doctor.report.parsers._layouts import (
     Block,
     Rows,
@@ -53,6 +54,8 @@ def parse(report: Report) -> HostFacts:
 
 def _read(report: Report, layout: ToolLayout) -> HostFacts:
     devices: tuple[Accelerator, ...] = ()
+    if layout.keyed:
+        devices = keyed_devices(report, layout, layout.keyed)
     if layout.csv:
         devices = csv_devices(report, layout.vendor, layout.source, layout.csv)
     for pattern in layout.lists if layout.whole_text else ():
@@ -120,6 +123,8 @@ def _table(
         below = texts[position + 1] if rows.second and texts[position + 1 :] else ""
         second = rows.second.search(below) if rows.second else None
         said = first.groupdict() | (second.groupdict() if second else {})
+        if not said.get("index"):
+            continue
         device = _device(layout, {key: value for key, value in said.items() if value})
         version = said.get("driver")
         driver = Driver(rows.driver, version, layout.source) if rows.driver and version else None
@@ -136,7 +141,9 @@ def _held(report: Report, layout: ToolLayout, rows: Rows, start: int, stop: int)
     for line in report.lines[start:stop]:
         row = rows.process.search(line.text)
         if row:
-            process = DeviceProcess(int(row["pid"]), row["name"], int(row["mib"]) * MIB)
+            said = row.groupdict()
+            memory = _bytes(said.get("mib") or said.get("size"))
+            process = DeviceProcess(int(row["pid"]), row["name"], memory)
             known = found.get(int(row["index"]), ())
             found[int(row["index"])] = tuple(dict.fromkeys((*known, process)))
     return found
@@ -154,10 +161,11 @@ def _framed(
     if rows.load:
         load = rows.load.search(row.right)
         health = replace(health, utilization_percent=float(load[1]) if load else None)
-    for pattern, text in rows.errors if row.closed else ():
-        error = pattern.search(row.right)
+    for counter in rows.errors if row.closed else ():
+        error = counter.pattern.search(row.right)
         if error:
-            health = replace(health, errors=(*health.errors, text.format(*error.groups())))
+            said = counter.text.format(*error.groups())
+            health = replace(health, errors=(*health.errors, said))
     return Accelerator(
         maker(row.name, layout.vendor),
         row.index,
@@ -200,7 +208,7 @@ def _blocks(
                 reading = block.keys.get(name)
                 if reading:
                     values.setdefault(reading, pair[2])
-                if block.driver and name == block.driver[1]:
+                if block.driver and name == block.driver.key:
                     values.setdefault("driver", pair[2])
     if values is not None:
         yield _block(layout, block, values)
@@ -214,9 +222,8 @@ def _block(
         values = {**values, "bdf": "{}:{}:{}.{}".format(*parts)}
     driver = None
     if block.driver:
-        component, _, pattern = block.driver
-        found = pattern.fullmatch(values.get("driver", ""))
-        driver = Driver(component, found[1], layout.source) if found else None
+        found = block.driver.pattern.fullmatch(values.get("driver", ""))
+        driver = Driver(block.driver.component, found[1], layout.source) if found else None
     return _device(layout, values), driver
 
 
@@ -226,6 +233,7 @@ def _device(layout: ToolLayout, said: Mapping[str, str]) -> Accelerator:
     if total is None:
         total = binary_size(said.get("size"))
     name = said.get("name", "").strip()
+    errors = said.get("uncorrectable", "").lstrip("0")
     return Accelerator(
         layout.vendor,
         int(said["index"]),
@@ -233,6 +241,7 @@ def _device(layout: ToolLayout, said: Mapping[str, str]) -> Accelerator:
         name=name or None,
         bdf=normal_bdf(said.get("bdf", "")),
         uuid=said.get("uuid"),
+        partition=said.get("partition"),
         memory_total_bytes=total,
         memory_used_bytes=used if total is not None else None,
         health=Health(
@@ -241,6 +250,7 @@ def _device(layout: ToolLayout, said: Mapping[str, str]) -> Accelerator:
             power_w=number(said.get("power")),
             power_cap_w=number(said.get("cap")),
             utilization_percent=number(said.get("load")),
+            errors=(UNCORRECTABLE.format(errors),) if errors else (),
         ),
     )
 

@@ -3,35 +3,35 @@
 from collections.abc import Mapping
 from typing import Final
 
-from vllm_adapter.engine.ops.catalog import (
-    attention,
-    embedding,
-    fused_add_rms_norm,
-    gelu,
-    layer_norm,
-    linear,
-    paged_attention,
-    reshape_and_cache,
-    rms_norm,
-    rotary_embedding,
-    silu_and_mul,
+from vllm_adapter.engine.ops.catalog.attention import ATTENTION, PAGED_ATTENTION
+from vllm_adapter.engine.ops.catalog.layers import (
+    EMBEDDING,
+    FUSED_ADD_RMS_NORM,
+    GELU,
+    GELU_AND_MUL,
+    LAYER_NORM,
+    LINEAR,
+    RESHAPE_AND_CACHE,
+    RMS_NORM,
+    ROTARY_EMBEDDING,
+    SILU_AND_MUL,
 )
 from vllm_adapter.engine.ops.spec import OpSpec
 
 SPECS: Final[Mapping[str, OpSpec]] = {
     spec.name: spec
     for spec in (
-        linear.SPEC,
-        rms_norm.SPEC,
-        fused_add_rms_norm.SPEC,
-        silu_and_mul.SPEC,
-        layer_norm.SPEC,
-        gelu.GELU,
-        gelu.GELU_AND_MUL,
-        embedding.SPEC,
-        rotary_embedding.SPEC,
-        reshape_and_cache.SPEC,
-        paged_attention.SPEC,
-        attention.SPEC,
+        LINEAR,
+        RMS_NORM,
+        FUSED_ADD_RMS_NORM,
+        SILU_AND_MUL,
+        LAYER_NORM,
+        GELU,
+        GELU_AND_MUL,
+        EMBEDDING,
+        ROTARY_EMBEDDING,
+        RESHAPE_AND_CACHE,
+        PAGED_ATTENTION,
+        ATTENTION,
     )
 }

@@ -6,7 +6,7 @@ import ctypes
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -242,14 +242,9 @@ class StreamContext:
             self._stream.__enter__()
         return self._stream
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._stream is not None:
-            self._stream.__exit__(kind, error, trace)
+            self._stream.__exit__(*raised)
 
 
 def device_context(streams: DeviceStreams) -> type:

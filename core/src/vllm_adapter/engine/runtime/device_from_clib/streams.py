@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 import weakref
-from types import TracebackType
 from typing import Any, Final, Self
 
 import torch
@@ -75,12 +74,7 @@ class DeviceStream(CLibraryStream, _TorchStream):  # type: ignore[misc] # see ab
         self.streams.set(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.streams.set(self._outer.pop())
 
     def __eq__(self, other: object) -> bool:
