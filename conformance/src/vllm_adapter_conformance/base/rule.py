@@ -52,11 +52,13 @@ class Observation:
     """What a passed check saw. `share`: the largest error, as a share of the budget.
 
     `counters`: calls of operators in vLLM's processes, by process, operator and provider.
+    `facts`: plain data of the device, for the certificate.
     """
 
     share: float | None = None
     note: str = ""
     counters: Counters | None = None
+    facts: Mapping[str, Any] | None = None
 
 
 class Failure(Exception):
@@ -92,6 +94,9 @@ class Rule:
     """Limit for one case."""
     preview: bool = False
     """New: reported, and not counted for the level."""
+    since: str = ""
+    """The minor release in which a preview came, such as "0.1": in the next one it counts, or is
+    taken out."""
 
 
 RULES: Final[dict[str, Rule]] = {}
@@ -106,6 +111,7 @@ def rule(
     needs: Sequence[str] = (),
     seconds: float = 60.0,
     preview: bool = False,
+    since: str = "",
 ) -> Callable[[Check], Check]:
     """Registers a check as a rule; its level is the first part of its id."""
 
@@ -113,7 +119,9 @@ def rule(
         level = id.partition(".")[0]
         if id in RULES or level not in LEVELS:
             raise ValueError(f"the rule {id} is registered twice, or has no level")
-        RULES[id] = Rule(id, level, summary, why, cases, check, tuple(needs), seconds, preview)
+        RULES[id] = Rule(
+            *(id, level, summary, why, cases, check, tuple(needs), seconds), preview, since
+        )
         return check
 
     return register

@@ -10,7 +10,7 @@ import platform
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from vllm_adapter.broker.vllm_install import DISTRIBUTIONS
 from vllm_adapter.errors import InputError
@@ -24,6 +24,9 @@ from vllm_adapter_conformance.judge.outcome import Result
 from vllm_adapter_conformance.ops.space import sampling
 from vllm_adapter_conformance.plan.suite import SuitePlan
 
+IDENTITY: Final = "L1.device.identity[adapter]"
+"""The item that saw what is behind the device."""
+
 
 def build(
     target: Target,
@@ -33,7 +36,7 @@ def build(
     fingerprint: Fingerprint,
 ) -> dict[str, Any]:
     """The certificate of a run whose items all have a result."""
-    record, device = target.record, target.device
+    record = target.record
     rules = [_rule(rule, plan, results) for rule in plan.rules]
     document: dict[str, Any] = {
         "schema": "vllm-adapter/certificate/1.0",
@@ -49,7 +52,7 @@ def build(
         "level_asked": level,
         "level_reached": claims.level_reached(rules, level, mustpass.committed()),
         "grade": "development" if fingerprint.dirty else "release",
-        "emulated": target.emulated or target.emulator is not None,
+        "emulated": False,
         "created": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "suite": {
             "version": _version(SUITE),
@@ -61,10 +64,7 @@ def build(
         if fingerprint.descriptor is None
         else dict(zip(("path", "sha256"), fingerprint.descriptor, strict=True)),
         "host": _host(target),
-        "device": None
-        if device is None
-        else {"name": _device_name(target), "torch": device.torch, "arch": device.arch}
-        | ({} if target.emulator is None else {"emulated_by": target.emulator.described()}),
+        "device": None if target.device is None else _device(target, results),
         "environment": _environment(target, level),
         "settings": _settings(),
         "seed": target.seed,
@@ -77,6 +77,7 @@ def build(
     counters = _counters(results)
     if counters:
         document["counters"] = counters
+    document["emulated"] = claims.emulated(document)
     document["badge"] = claims.badge(document)
     document["headline"] = claims.headline(document)
     document["digest"] = digest(document)
@@ -204,6 +205,29 @@ def _host(target: Target) -> dict[str, Any]:
         "memory_bytes": host.memory.total_bytes,
         "pci": [str(device) for device in host.pci if device.class_code[:4] in ("0x03", "0x12")],
     }
+
+
+def _device(target: Target, results: Mapping[str, Result]) -> dict[str, Any]:
+    """What the descriptor says of the device, and what the run saw of it."""
+    assert target.device is not None
+    found: dict[str, Any] = {
+        "name": _device_name(target),
+        "torch": target.device.torch,
+        "arch": target.device.arch,
+    }
+    if target.capability is not None:
+        identity = target.capability.identity
+        found |= {
+            "arch": identity.arch,
+            "vendor": identity.vendor,
+            "torch_type": identity.torch_type or "",
+        }
+    if target.emulator is not None:
+        found["emulated_by"] = target.emulator.described()
+    seen = results.get(IDENTITY)
+    if seen is not None and seen.facts is not None:
+        found["seen"] = dict(seen.facts)
+    return found
 
 
 def _device_name(target: Target) -> str:

@@ -62,7 +62,7 @@ class Suite(Struct, frozen=True):
     files_sha256: _Digest
     """SHA-256 over the digests of all files of the suite."""
     mustpass_sha256: _Digest
-    """SHA-256 of the committed list of rules that must pass."""
+    """SHA-256 of the committed list: rules, their cores, known cases, waivers."""
 
 
 class Core(Struct, frozen=True):
@@ -107,6 +107,31 @@ class EmulatedBy(Struct, frozen=True):
     """SHA-256 of the library's file."""
 
 
+class SeenLibrary(Struct, frozen=True):
+    """A C library, as its own table names it."""
+
+    vendor: str
+    """Who made it."""
+    version: str
+    """Its version, as its vendor writes it."""
+
+
+class SeenDevice(Struct, frozen=True):
+    """What the run saw of the device, apart from what the adapter says."""
+
+    name: str | None
+    """The device's own name: torch's, or the C library's; null where there is none."""
+    arch: str | None
+    """The arch that the C library gives; null where the device is torch's own."""
+    total_bytes: _Count | None
+    """Bytes of memory; null where the device does not say."""
+    library: SeenLibrary | None
+    """The C library behind the device; null where the device is torch's own."""
+    nodes: tuple[_Key, ...]
+    """Device nodes that the process had open or mapped, without those that any process has. Where
+    there is none the device is the host's own memory and CPU."""
+
+
 class UsedDevice(Struct, frozen=True):
     """The device that ran the cases."""
 
@@ -116,6 +141,13 @@ class UsedDevice(Struct, frozen=True):
     """The torch device, such as cuda:0."""
     arch: str | None = None
     """The descriptor's arch."""
+    vendor: Annotated[str | None, LEFT_OUT] = None
+    """The vendor in the descriptor's identity. Older certificates lack it."""
+    torch_type: Annotated[str | None, LEFT_OUT] = None
+    """The torch device type in the descriptor's identity, empty where it has none. Older
+    certificates lack it."""
+    seen: Annotated[SeenDevice | None, LEFT_OUT] = None
+    """What the run saw of the device; absent where it could not be opened."""
     emulated_by: Annotated[EmulatedBy | None, LEFT_OUT] = None
     """Whose C library stood in for the device; absent where the device was the adapter's own."""
 
@@ -235,15 +267,16 @@ class Certificate(Struct, frozen=True):
     level_asked: Level
     """The level that was asked for."""
     level_reached: Level | None
-    """The highest level of which every rule, and every rule of the levels below, has passed; null
-    if none."""
+    """The highest level of which every rule, and every rule of the levels below, has held, and
+    the core has run; null if none."""
     grade: Literal["release", "development"]
     """release: unchanged installed files; development: an editable install or a dirty tree."""
     emulated: bool
-    """Whether the run was on an emulated device; there is no badge then."""
+    """Whether the run was on an emulated device, or on one with nothing but the host behind it;
+    there is no badge then."""
     badge: str | None
-    """Text of the badge that this certificate earns, such as L2; null for an emulated device, a
-    development grade or no level."""
+    """Text of the badge that this certificate earns, such as L2; null for an emulated device, for
+    a CPU that stood in for another device, for a development grade or no level."""
     created: _Moment
     """When the run ended: ISO 8601 in UTC."""
     suite: Suite

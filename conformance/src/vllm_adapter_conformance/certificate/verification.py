@@ -54,12 +54,7 @@ def faults(document: Mapping[str, Any]) -> list[str]:
 def notes(document: Mapping[str, Any]) -> list[str]:
     """What a reader should know, and no fault."""
     suite, found = document["suite"], []
-    if suite["mustpass_sha256"] != mustpass.committed_sha256():
-        found.append(
-            f"its list of rules that must pass is of another suite ({suite['version']}): levels "
-            "were counted over the rules that the certificate itself lists"
-        )
-    elif suite["files_sha256"] != suite_digest():
+    if suite["files_sha256"] != suite_digest():
         found.append(f"it is by other files of the suite ({suite['version']}) than these")
     if document["grade"] == "development":
         found.append("development grade: files were editable, or not as they were installed")
@@ -121,8 +116,13 @@ def _claim_faults(document: Mapping[str, Any]) -> Iterator[str]:
     ):
         if len(set(ids)) != len(ids):
             yield f"it lists one {what} twice"
+    strange = mustpass.unknown_or_missing(document)
+    yield from strange[:MOST]
+    own = mustpass.listed(document["suite"]["mustpass_sha256"])
+    if own is None:
+        return
     derived = {
-        "level_reached": claims.level_reached(rules, asked, _needed(document)),
+        "level_reached": claims.level_reached(rules, asked, own),
         "counts": claims.counts(rules),
         "coverage": claims.coverage(rules),
         "emulated": claims.emulated(document),
@@ -136,16 +136,6 @@ def _claim_faults(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"its {key} is {document[key]!r}, and its own rules give {value!r}"
     if document["adapter"]["editable"] and document["grade"] != "development":
         yield "its adapter was editable, and its grade is not development"
-
-
-def _needed(document: Mapping[str, Any]) -> Mapping[str, list[str]]:
-    """The must-pass list: this suite's if it is the certificate's, else what that lists."""
-    if document["suite"]["mustpass_sha256"] == mustpass.committed_sha256():
-        return {level: list(ids) for level, ids in mustpass.committed().items()}
-    return {
-        level: [r["rule"] for r in document["rules"] if r["level"] == level and not r["preview"]]
-        for level in LEVELS
-    }
 
 
 def _first(what: str, found: Any) -> list[str]:

@@ -12,6 +12,7 @@ from vllm_adapter_conformance.base.rule import LEVELS
 from vllm_adapter_conformance.base.target import BUDGET_S
 
 if TYPE_CHECKING:
+    from vllm_adapter_conformance.base.target import Target
     from vllm_adapter_conformance.judge.journal import Event
     from vllm_adapter_conformance.judge.outcome import Result
 
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
     # Asked first, so that what is missing is a sentence of ours and not of pytest.
     seed = fresh_seed() if args.seed is None else args.seed
-    find_target(
+    target = find_target(
         args.name,
         args.level,
         device=args.device,
@@ -82,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.level != "L0" and args.emulate is None:  # which open no device of the machine
         look_at(args.name, args.device, warn)
+    for sentence in _lacking(target, args.level):
+        warn(sentence)
     kind = "" if args.emulate is None else "-emulated"
     file = args.output or FOLDER / f"{args.name}-{args.level}{kind}.json"
     order = RunRequest(
@@ -105,6 +108,21 @@ def run(args: argparse.Namespace) -> int:
     else:
         _report(certificate, failures, scripts, file)
     return 0 if reached else 1
+
+
+def _lacking(target: Target, level: str) -> list[str]:
+    """What a level up to the one that is asked for needs and the adapter has no case of."""
+    from dataclasses import replace
+
+    from vllm_adapter_conformance.certificate import mustpass
+    from vllm_adapter_conformance.certificate.requirements import sentences, shortfall
+    from vllm_adapter_conformance.plan.suite import make_plan
+    from vllm_adapter_conformance.rules import registered
+
+    # Which rules have a case does not depend on how many points are drawn.
+    plan = make_plan(replace(target, budget=0.01), level, registered())
+    short = shortfall(target, plan, level, mustpass.committed())
+    return [] if short is None else list(sentences(short))
 
 
 class _Follower:

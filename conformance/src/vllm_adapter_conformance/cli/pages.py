@@ -57,7 +57,10 @@ def render() -> str:
 
 def _facts(rule: Rule) -> str:
     needs = ", ".join(f"`{need}`" for need in rule.needs) or "no other rule"
-    preview = " It is a preview: reported, and not counted." if rule.preview else ""
+    preview = ""
+    if rule.preview:
+        preview = f" It is a preview since {rule.since}: reported, and"
+        preview += " not counted. In the next minor release it counts, or is taken out."
     return f"Needs {needs}. A case may take {rule.seconds:g} s.{preview}"
 
 

@@ -35,6 +35,7 @@ class Result:
     blocked_by: str | None = None
     waiver: Mapping[str, Any] | None = None
     counters: Counters | None = None
+    facts: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As the journal's event `end` holds it."""
@@ -71,7 +72,12 @@ def passed(
             seen="it passes",
             detail="The suite's waiver has to go: it would hide the next failure.",
         )
-    return Result(item.id, PASS, seconds, seen.share, note=seen.note, counters=seen.counters)
+    return Result(
+        *(item.id, PASS, seconds, seen.share),
+        note=seen.note,
+        counters=seen.counters,
+        facts=seen.facts,
+    )
 
 
 def failed(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import resources
@@ -45,8 +45,13 @@ class Waiver:
 
 def shipped() -> list[Waiver]:
     """The suite's own waivers."""
+    return parse(shipped_raw())
+
+
+def shipped_raw() -> Any:
+    """`waivers.json` as it is."""
     text = resources.files(__package__).joinpath("waivers.json").read_text(encoding="utf-8")
-    return parse(json.loads(text))
+    return json.loads(text)
 
 
 def parse(raw: Any) -> list[Waiver]:
@@ -89,3 +94,32 @@ def find(waivers: Sequence[Waiver], adapter: str, rule: str, case: str) -> Waive
     """The waiver of a case; the one that lasts longest, of several."""
     able = [w for w in waivers if w.adapter == adapter and w.covers(rule, case)]
     return max(able, key=lambda waiver: waiver.expires, default=None)
+
+
+def faults(
+    document: Mapping[str, Any], waivers: Sequence[Waiver], today: datetime.date
+) -> Iterator[str]:
+    """What is wrong with the waivers that a certificate shows: a sentence for each.
+
+    `waivers` are those of its suite. One that is none of them covers nothing; one that had
+    expired at the run, or has by now, neither: the failure counts again. The document keeps its
+    schema.
+    """
+    adapter, day = document["adapter"]["name"], document["created"][:10]
+    for rule in document["rules"]:
+        for case in rule["cases"]:
+            shown, item = case["waiver"], f"{rule['rule']}[{case['case']}]"
+            if (shown is not None) != (case["outcome"] == "waived"):
+                yield f"{item} is {case['outcome']}, and its waiver differs"
+            if shown is None:
+                continue
+            known = any(
+                w.adapter == adapter
+                and w.covers(rule["rule"], case["case"])
+                and (w.issue, w.expires.isoformat()) == (shown["issue"], shown["expires"])
+                for w in waivers
+            )
+            if not known:
+                yield f"the waiver of {item} ({shown['issue']}) is none of its suite's"
+            elif shown["expires"] < max(day, today.isoformat()):
+                yield f"the waiver of {item} ({shown['issue']}) expired on {shown['expires']}"

@@ -10,12 +10,13 @@ from typing import Final
 
 from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.discovery.registry import find, host_for, located, scan
-from vllm_adapter.errors import AdapterError, InputError, SettingError
+from vllm_adapter.errors import InputError, SettingError
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.settings import Settings
 from vllm_adapter_conformance.base.emulation import LEVEL, emulated_record, emulator_of
 from vllm_adapter_conformance.base.rule import MODELS, SERVING
 from vllm_adapter_conformance.base.target import BUDGET_S, Target, with_device
+from vllm_adapter_conformance.plan.readable import check_readable, check_whole
 from vllm_adapter_conformance.plan.vllm_installed import need_platform, need_vllm
 
 MOST_S: Final = 86400.0
@@ -42,7 +43,8 @@ def find_target(
     of this adapter's descriptors describes it; see `emulation`.
 
     Raises:
-        AdapterError: no such adapter, or the level needs a device and it cannot be used.
+        AdapterError: no such adapter; it is incompatible or malformed, or files of it are missing;
+            or the level needs a device and it cannot be used.
         InputError: as the registry; a device or seed that is not a number from zero up, or a
             budget that is none; the level needs transformers or vLLM, which is not there, or not
             of the tested version; vLLM has no platform for the device.
@@ -85,16 +87,13 @@ def find_target(
         return replace(with_device(record, host, device, seed), emulator=emulator, budget=budget)
     if level != "L0":
         record = find(name, settings, host)
+        check_whole(record)
         if level >= SERVING:
             need_platform(record, level)
         return replace(with_device(record, host, device, seed), budget=budget)
     found = _located(records, name, settings, host)
-    if found.path is None:
-        raise AdapterError(
-            f"adapter {name} ({found.distribution} {found.version}) cannot be read: "
-            f"{found.reason}",
-            hint=found.next_step,
-        )
+    check_readable(found)
+    check_whole(found)
     return Target(found, host, None, None, seed, budget)
 
 

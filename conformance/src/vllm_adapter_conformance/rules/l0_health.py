@@ -50,6 +50,7 @@ def _readers(target: Target) -> Iterator[Case | NotDeclaredCase]:
     cases=_readers,
     needs=("L0.manifest.name",),
     preview=True,
+    since="0.1",
 )
 def check_health(bench: Bench, case: Case) -> Observation:
     """Holds the entry point against the adapter, then imports the module, then runs it."""

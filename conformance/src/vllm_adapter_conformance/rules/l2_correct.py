@@ -88,5 +88,5 @@ for _op in OPERATORS:
         summary=f"{_op} equals its float64 reference in every declared case",
         why=f"{_BREAKS[_op]} {_MEND}",
         cases=_cases(_op),
-        needs=("L1.copy.round_trip",),
+        needs=("L1.copy.round_trip", "L2.library.work"),
     )(_check)

@@ -33,10 +33,10 @@ SLOPES: Final = {"Python objects": 1, "bytes of malloc": 24, "bytes on the devic
 def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for op in OPERATORS if target.capability else ():
         for base in base_cases(declared(target), op)[:1]:
-            yield Case(op, {"op": op, "facts": _large(target, base)}, base.pointer)
+            yield Case(op, {"op": op, "facts": large(target, base)}, base.pointer)
 
 
-def _large(target: Target, base: OpFacts) -> Facts:
+def large(target: Target, base: OpFacts) -> Facts:
     """The base case with each size fact as large as is still declared."""
     capability, facts = declared(target), dict(base.facts)
     for name in OPERATORS[base.op].bind_facts:

@@ -67,7 +67,7 @@ def _one(base: OpFacts, pointer: str, form: str) -> Case | NotDeclaredCase:
     "utility that failed. The schema and the fake are core's; so it is the kernel's result "
     "(shape, dtype, strides, aliasing) or its writes that have to change.",
     cases=_cases,
-    needs=("L1.copy.round_trip",),
+    needs=("L1.copy.round_trip", "L2.library.work"),
     seconds=120.0,
 )
 def check(bench: Bench, case: Case) -> Observation:

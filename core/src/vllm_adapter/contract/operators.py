@@ -167,7 +167,7 @@ OPERATORS: Final[Mapping[str, Operator]] = {
 }
 
 CORE_OPERATORS: Final = ("linear", "reshape_and_cache", "paged_attention")
-"""What level L2 needs `full` in a common dtype: the least that can run a model."""
+"""What no decoder can do without; level L2 asks for a whole layer."""
 
 
 def operator(name: str) -> Operator:

@@ -1,0 +1,68 @@
+"""Certificates of runs that never were: every rule of a level, with chosen outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.certificate import mustpass
+from vllm_adapter_conformance.certificate.document import build
+from vllm_adapter_conformance.certificate.fingerprint import (
+    Fingerprint,
+    core_digest,
+    digests,
+    suite_digest,
+)
+from vllm_adapter_conformance.judge.outcome import Result, failed, passed
+from vllm_adapter_conformance.plan.suite import SuiteItem, SuitePlan, in_order, levels_up_to
+from vllm_adapter_conformance.rules import registered
+
+DTYPES = ("float16", "float32")
+
+Outcome = Callable[[str, str], str]
+"""Of a rule's id and a case's: pass, fail, or not_declared."""
+
+
+def case_ids(rule: str) -> list[str]:
+    """The case ids of a rule: those that its suite knows, else one for each of two dtypes."""
+    known = mustpass.committed().cases.get(rule)
+    return sorted(known) if known else [f"{dtype}-x" for dtype in DTYPES]
+
+
+def made(
+    target: Target,
+    level: str = "L2",
+    outcome: Outcome = lambda rule, case: "pass",
+    *,
+    facts: Mapping[str, Any] | None = None,
+    previews: bool = False,
+) -> dict[str, Any]:
+    """A release-grade certificate. `facts` is what the run saw of the device."""
+    rules = [
+        rule
+        for rule in in_order(registered().values())
+        if rule.level in levels_up_to(level) and (previews or not rule.preview)
+    ]
+    items: list[SuiteItem] = []
+    absent: dict[str, list[NotDeclaredCase]] = {}
+    results: dict[str, Result] = {}
+    for rule in rules:
+        for id in case_ids(rule.id):
+            how = outcome(rule.id, id)
+            item = SuiteItem(rule, Case(id))
+            if how == "not_declared":
+                absent.setdefault(rule.id, []).append(NotDeclaredCase(id, "/operators", "no"))
+                continue
+            items.append(item)
+            if how == "fail":
+                results[item.id] = failed(item, Failure("a", "b"), 0.1, None)
+            else:
+                seen = Observation(0.5, facts=facts if rule.id == "L1.device.identity" else None)
+                results[item.id] = passed(item, seen, 0.1, None)
+    assert target.record.path is not None
+    files = Fingerprint(
+        digests(target.record.path), suite_digest(), core_digest(), None, dirty=False
+    )
+    return build(target, level, SuitePlan(rules, items, absent), results, files)
