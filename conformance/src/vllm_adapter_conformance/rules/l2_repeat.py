@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
@@ -39,6 +39,7 @@ def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
 )
 def check(bench: Bench, case: Case) -> Observation:
     """Calls with the first sample; each result of other bits than those before is judged."""
+    from vllm_adapter_conformance.device_side.calls import repeated
     from vllm_adapter_conformance.ops.calls import expected, plain_call
     from vllm_adapter_conformance.ops.tolerance import compare
     from vllm_adapter_conformance.ops.trials import TRIALS
@@ -47,7 +48,7 @@ def check(bench: Bench, case: Case) -> Observation:
     sample = TRIALS[op].samples(facts, bench.target.seed)[0]
     call = plain_call(op, facts, sample)
     unlike = bench.observe(repeated, call=call, calls=CALLS)
-    wanted = expected(call, sample)
+    wanted = expected(call)
     terms = sample.terms or TRIALS[op].terms(facts)
     worst = 0.0
     for number, outputs in unlike:
@@ -62,21 +63,3 @@ def check(bench: Bench, case: Case) -> Observation:
                     detail=f"sample {sample.name!r}; {case.id}; seed {bench.target.seed}",
                 )
     return Observation(worst, f"{CALLS} calls, {len(unlike)} unlike results")
-
-
-def repeated(bench: Bench, *, call: Any, calls: int) -> list[tuple[int, list[Any]]]:
-    """Calls many times: the number and the outputs of each whose bits no call before had."""
-    from vllm_adapter_conformance.ops import runs
-    from vllm_adapter_conformance.ops.calls import ReadyCall
-
-    ready = ReadyCall.on(bench, call)
-    found: list[tuple[int, list[Any]]] = []
-    for number in range(calls):
-        ready.reset()
-        outputs = [one.detach().to("cpu", copy=True) for one in (*ready.run(), *ready.mutated)]
-        if not any(
-            all(runs.same_bits(one, other) for one, other in zip(outputs, before, strict=True))
-            for _, before in found
-        ):
-            found.append((number, outputs))
-    return found
