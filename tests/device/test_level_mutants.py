@@ -64,10 +64,8 @@ def test_a_kernel_that_sleeps_is_refused(tmp_path):
 
 def test_not_deterministic_allows_rounding(tmp_path):
     target = with_kernel("rounds_in_another_order", tmp_path, numerics=LOOSE)
-    results = run_rules(target, "L2.repeat")["L2.repeat"]
-    mine = [result for result in results if "[rms_norm-" in result.item]
-    assert mine and failed(results) == []
-    assert any(not result.note.endswith(" 1 unlike results") for result in mine)
+    results = run_rules(target, "L2.many_calls")["L2.many_calls"]
+    assert results and failed(results) == []
     assert all(
         isinstance(case, NotDeclaredCase) for case in registered()["L2.determinism"].cases(target)
     )
@@ -75,16 +73,8 @@ def test_not_deterministic_allows_rounding(tmp_path):
 
 def test_and_not_what_is_wrong(tmp_path):
     target = with_kernel("wrong_now_and_then", tmp_path, numerics=LOOSE)
-    wrong = failed(run_rules(target, "L2.repeat")["L2.repeat"])
-    assert any("[rms_norm-" in result.item for result in wrong)
-    assert "equal calls within its error budget" in wrong[0].expected
-
-
-def test_equal_bits_are_asked_for_elsewhere(tmp_path):
-    target = with_kernel("rounds_in_another_order", tmp_path)
-    assert all(
-        isinstance(case, NotDeclaredCase) for case in registered()["L2.repeat"].cases(target)
-    )
+    wrong = failed(run_rules(target, "L2.many_calls")["L2.many_calls"])
+    assert wrong
 
 
 @pytest.mark.parametrize(

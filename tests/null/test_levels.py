@@ -198,8 +198,8 @@ DECODER = tuple(
         ((*DECODER, "L2.gelu_and_mul.correct", *LOW_HALF), "L4"),  # an encoder's is there
         (ENCODER, "L4"),
         (("L2.kv_cache", *ENCODER), "L1"),
-        (("L2.determinism",), "L4"),  # L2.repeat has run
-        (("L2.determinism", "L2.repeat"), "L1"),
+        (("L2.determinism",), "L4"),  # L2.many_calls has run
+        (("L2.many_calls",), "L1"),
         (("L2.refusal.direct",), "L1"),
         (("L1.memory.leak",), "L0"),
         (("L0.package.imports",), None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import subprocess
 import sys
@@ -15,8 +16,9 @@ from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.contract.operators import DTYPES, OPERATORS
 from vllm_adapter_conformance.ops import space
 from vllm_adapter_conformance.ops.covering import Covering
-from vllm_adapter_conformance.ops.dimensions import SAMPLED, fact_dimension
+from vllm_adapter_conformance.ops.dimensions import SAMPLED, TRIPLES
 from vllm_adapter_conformance.ops.lengths import packed_lengths, paged_lengths
+from vllm_adapter_conformance.ops.members import ANY, fact_dimension, sampled
 
 pytestmark = pytest.mark.static
 
@@ -39,6 +41,13 @@ def capability(**operators):
         "operators": operators,
     }
     return parse_capability(raw, "acme.json")
+
+
+RAW = {
+    "schema": "vllm-adapter/capability/1.0",
+    "identity": {"vendor": "Acme", "arch": "a1"},
+    "operators": {"paged_attention": WHOLE},
+}
 
 
 def rows_of(covering, count):
@@ -70,6 +79,35 @@ def test_the_seed_fixes_the_rows(seed):
     assert rows_of(third, 30) != one
 
 
+def test_the_triples_that_are_asked_for_meet():
+    given = {name: {kind: (f"{name}{kind}",) for kind in "wxyz"} for name in "abcdef"}
+    asked = {"a": ("w", "x"), "b": ("w", "x", "y"), "c": ("z", "none"), "g": ("w",)}
+    triple = {name: asked[name] for name in "abc"}
+    covering = Covering(given, lambda row: True, random.Random(1), [triple, asked])
+    rows = rows_of(covering, 60)
+    assert covering.met_triples == (6, 6) and not covering.unmet
+    met = {(row["a"], row["b"], row["c"]) for row in rows}
+    for a, b in itertools.product(("aw", "ax"), ("bw", "bx", "by")):
+        assert (a, b, "cz") in met
+
+
+def test_a_triple_that_no_row_may_have_is_told():
+    given = {name: {kind: (kind,) for kind in "xy"} for name in "abc"}
+    triple = dict.fromkeys("abc", ("x", "y"))
+    covering = Covering(given, lambda row: {*row.values()} != {"x"}, random.Random(0), [triple])
+    rows_of(covering, 40)
+    assert covering.met_triples == (7, 8)
+    assert covering.unmet == [frozenset({("a", "x"), ("b", "x"), ("c", "x")})]
+
+
+def test_of_rows_that_close_as_much_the_cheap_one_is_taken():
+    given = {"a": {"x": (1,), "y": (2,)}, "b": {"x": (1, 100), "y": (2, 200)}}
+    covering = Covering(
+        given, lambda row: True, random.Random(0), cost=lambda row: float(row["b"])
+    )
+    assert rows_of(covering, 4)[0]["b"] < 100
+
+
 def test_what_no_row_may_have_is_left_over():
     given = {"a": {"x": (1,), "y": (2,)}, "b": {"x": (1,), "y": (2,)}}
     covering = Covering(given, lambda row: row["a"] == 1, random.Random(0))
@@ -92,16 +130,55 @@ def test_the_values_of_a_fact_are_what_its_limits_admit(limit, has, lacks):
     entry = FULL | ({"limits": {"head_size": limit}} if limit else {})
     cap = capability(reshape_and_cache=entry)
     operator = OPERATORS["reshape_and_cache"]
-    found = fact_dimension(cap.operators["reshape_and_cache"], operator, "head_size")
+    entries = cap.operators["reshape_and_cache"]
+    found, other = (
+        fact_dimension(entries, operator, "head_size", random.Random(seed)) for seed in (0, 1)
+    )
     values = set(itertools.chain.from_iterable(found.values()))
     assert has <= values and not lacks & values
+    if isinstance(limit, dict):
+        step, most = limit.get("multiple_of", 1), limit.get("max", 512)
+        assert found[ANY] != other[ANY]
+        assert all(v % step == 0 and limit.get("min", 1) <= v <= most for v in found[ANY])
+    else:
+        assert ANY not in found
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_numbers_that_nobody_named_are_drawn_in_each_run(op):
+    one, again, other = (sampled(op, random.Random(seed)) for seed in (0, 0, 1))
+    assert one == again and one.keys() == SAMPLED[op].keys() and one != other
+    for name, classes in one.items():
+        for size in classes.get(ANY, ()):
+            kinds = itertools.chain.from_iterable(SAMPLED[op][name].values())
+            most = max(k for k in kinds if isinstance(k, int)) if name != "rows" else 600
+            assert 0 < (size[0] if name == "rows" else size) <= most
+
+
+@pytest.mark.parametrize("op", TRIPLES)
+def test_triples_are_of_classes_that_there_are(op):
+    for triple in TRIPLES[op]:
+        assert len(triple) == 3
+        for name, kinds in triple.items():
+            known = sampled(op, random.Random(0)).get(name)
+            if known is None and name != "phase":
+                cap = capability(**{op: FULL | {"limits": everything(op)}})
+                known = fact_dimension(cap.operators[op], OPERATORS[op], name, random.Random(0))
+            assert known is None or set(kinds) <= known.keys(), (name, kinds)
+
+
+def everything(op):
+    facts = OPERATORS[op].facts
+    limits = {name: list(fact.samples) for name, fact in facts.items() if fact.off is not None}
+    return limits | {name: {"min": 0} for name in ("window", "soft_cap") if name in facts}
 
 
 def test_a_feature_that_is_not_declared_is_off():
     cap = capability(paged_attention=FULL)
     operator = OPERATORS["paged_attention"]
     for name in ("window", "soft_cap", "kv_dtype"):
-        (values,) = fact_dimension(cap.operators["paged_attention"], operator, name).values()
+        entries = cap.operators["paged_attention"]
+        (values,) = fact_dimension(entries, operator, name, random.Random(0)).values()
         assert values == (operator.facts[name].off,)
 
 
@@ -112,8 +189,16 @@ def test_draws_are_of_declared_cases_alone(op):
     found = space.drawn(cap, op, 3, 3.0)
     assert found is not None and len(found.draws) > 5
     for point in found.draws:
-        assert space.refusal(cap, op, point.facts) is None
         assert point.choice.keys() == SAMPLED[op].keys()
+        between = point.choice["history"] in ("in turn", "other facts")
+        assert between or not point.between
+        for called in (point, *point.between):
+            assert space.refusal(cap, op, called.facts) is None
+            assert called.choice.keys() == SAMPLED[op].keys()
+        if point.choice["history"] == "in turn":
+            assert all(other.facts == point.facts for other in point.between)
+        else:
+            assert all(other.facts != point.facts for other in point.between)
     assert space.drawn(capability(), op, 3, 3.0) is None
 
 
@@ -130,6 +215,44 @@ def test_other_seeds_draw_other_cases():
     cap = capability(rms_norm=WHOLE)
     one, again, other = (space.drawn(cap, "rms_norm", seed, 2.0) for seed in (1, 1, 2))
     assert one == again and one.draws != other.draws
+
+
+def test_between_two_calls_of_other_facts_one_fact_has_changed():
+    cap = capability(rms_norm=WHOLE)
+    found = space.drawn(cap, "rms_norm", 1, 30.0).draws
+    pairs = [(point, other) for point in found for other in point.between]
+    changed = [
+        {name for name in other.facts if other.facts[name] != point.facts[name]}
+        for point, other in pairs
+        if point.choice["history"] == "other facts"
+    ]
+    assert changed and all(len(names) == 1 for names in changed)
+    near = [
+        other.facts["hidden"] < point.facts["hidden"] <= other.facts["hidden"] + 16
+        for point, other in pairs
+    ]
+    assert any(near), "scratch for one width is not found by the next smaller one"
+
+
+def test_other_processes_draw_the_same():
+    script = (
+        "from vllm_adapter.contract.capability import parse_capability\n"
+        "from vllm_adapter_conformance.ops.space import drawn\n"
+        f"raw = {RAW!r}\n"
+        "cap = parse_capability(raw, 'acme.json')\n"
+        "print([p.to_json() for p in drawn(cap, 'paged_attention', 5, 2.0).draws])"
+    )
+    made = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(made) == 1
 
 
 def test_cases_are_of_one_dtype_and_small():

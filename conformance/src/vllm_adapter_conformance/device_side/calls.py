@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from vllm_adapter.engine.device_process.held import as_tuple
-from vllm_adapter.engine.device_process.wire import bytes_of, on_host
 from vllm_adapter.engine.ops.catalog import SPECS
 from vllm_adapter.engine.ops.step import Step, make_step
 
@@ -67,16 +66,3 @@ class ReadyCall:
         """Gives the arguments that a call writes their first contents again."""
         for argument, held in zip(self.mutated, self._before, strict=True):
             argument.copy_(held)
-
-
-def repeated(
-    device: HeldDevice, *, call: Mapping[str, Any], calls: int
-) -> list[tuple[int, list[torch.Tensor]]]:
-    """Calls many times: the number and the outputs of each whose bits no call before had."""
-    ready = ReadyCall.on(device, call)
-    found: dict[bytes, tuple[int, list[torch.Tensor]]] = {}
-    for number in range(calls):
-        ready.reset()
-        outputs = [on_host(one).clone() for one in (*ready.run(), *ready.mutated)]
-        found.setdefault(b"".join(map(bytes_of, outputs)), (number, outputs))
-    return list(found.values())

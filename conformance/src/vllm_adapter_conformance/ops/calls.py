@@ -5,17 +5,15 @@ Imports torch: rules import it inside their checks only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from vllm_adapter.engine.ops.catalog import SPECS
-from vllm_adapter_conformance.ops import runs
 from vllm_adapter_conformance.ops.cases import Facts
 from vllm_adapter_conformance.ops.dimensions import SAMPLED
-from vllm_adapter_conformance.ops.space import plain_choice
-from vllm_adapter_conformance.ops.trial import Expected, Sample
+from vllm_adapter_conformance.ops.members import plain
+from vllm_adapter_conformance.ops.trial import Sample
 from vllm_adapter_conformance.ops.trials import TRIALS
 
 PlainCall = Mapping[str, Any]
@@ -43,9 +41,4 @@ def sized(op: str, facts: Facts, sizes: Mapping[str, Any], seed: str) -> Sample:
     """A sample of these sizes; what they leave open is plain. Names that an operator lacks do
     not matter."""
     given = {name: value for name, value in sizes.items() if name in SAMPLED[op]}
-    return TRIALS[op].draw(facts, {**plain_choice(op, {}), **given}, seed)
-
-
-def expected(call: PlainCall) -> Sequence[Expected]:
-    """The float64 reference of a call: its results, then the arguments that are written."""
-    return runs.reference(SPECS[call["op"]], call["args"])
+    return TRIALS[op].draw(facts, {**plain(op), **given}, seed)

@@ -111,6 +111,18 @@ def base_cases(capability: Capability, op: str) -> list[OpFacts]:
     return [_settled(capability, op, facts) for facts in _bases(capability, OPERATORS[op])]
 
 
+def large_facts(capability: Capability, base: OpFacts) -> Facts:
+    """A base case with each size fact as large as is still declared, of what `values` tries."""
+    facts = dict(base.facts)
+    for name in OPERATORS[base.op].bind_facts:
+        if OPERATORS[base.op].facts[name].off is None:
+            for value in sorted(values(capability, OPERATORS[base.op], name), reverse=True):
+                if refusal(capability, base.op, {**facts, name: value}) is None:
+                    facts[name] = value
+                    break
+    return facts
+
+
 def direct_case(capability: Capability, op: str) -> OpFacts | None:
     """A declared case that a direct call can run, if there is one.
 

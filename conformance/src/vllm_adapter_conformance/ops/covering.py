@@ -1,8 +1,9 @@
 """Covering arrays, without torch: rows in which every two classes of two dimensions meet.
 
 A dimension is a few classes of members: pairs are asked for between classes, which keeps the
-rows few, and the members of a class are dealt in turn, so that each has its day. Not every row
-may be run (a descriptor refuses it, or it is too large); what no row could hold is left over.
+rows few, and the members of a class are dealt in turn, so that each has its day. Chosen triples
+of classes meet as well. Not every row may be run (a descriptor refuses it, or it is too large);
+what no row could hold is left over.
 """
 
 from __future__ import annotations
@@ -19,16 +20,23 @@ Dimension = Mapping[str, Sequence[Any]]
 Row = dict[str, Any]
 Place = tuple[str, str]
 """A dimension, and one of its classes."""
+Meeting = frozenset[Place]
+"""Classes of two or three dimensions that one row is to have at once."""
+Triple = Mapping[str, Sequence[str]]
+"""Some classes of each of three dimensions: all of them meet."""
 
 OFF: Final = "off"
 """The class of a feature that is not asked for."""
-TRIES: Final = 8
+CANDIDATES: Final = 6
+"""Rows of which the best is taken."""
+GREEDY: Final = 6
+TRIES: Final = 30
 """Rows that are tried for one pair or member before it is left over."""
 
 
 @dataclass
 class Covering:
-    """Deals rows until every pair and member was met, and random ones after that.
+    """Deals rows until every pair, triple and member was met, and random ones after that.
 
     `accepts` says whether a row may be run. The same seed gives the same rows.
     """
@@ -36,86 +44,188 @@ class Covering:
     dimensions: Mapping[str, Dimension]
     accepts: Callable[[Row], bool]
     random: random.Random
+    triples: Sequence[Triple] = ()
+    cost: Callable[[Row], float] = lambda row: 1.0
+    """What a row takes, above zero."""
     _used: Counter[tuple[str, int]] = field(default_factory=Counter)
-    _open: set[frozenset[Place]] = field(default_factory=set)
-    _lost: set[frozenset[Place]] = field(default_factory=set)
+    _beside: dict[Place, set[Place]] = field(default_factory=dict)
+    """The classes that each class has yet to meet."""
+    _threes: dict[frozenset[str], set[Meeting]] = field(default_factory=dict)
+    """The triples that are yet to meet, by their dimensions."""
+    _lost: set[Meeting] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        for name, classes in self.dimensions.items():
+            self._beside |= {(name, kind): set() for kind in classes}
+        pairs = set()
         for one, other in itertools.combinations(self.dimensions, 2):
-            for pair in itertools.product(self.dimensions[one], self.dimensions[other]):
-                self._open.add(frozenset(zip((one, other), pair, strict=True)))
-        self._pairs = len(self._open)
+            kinds = itertools.product(self.dimensions[one], self.dimensions[other])
+            pairs |= {frozenset(zip((one, other), both, strict=True)) for both in kinds}
+        for pair in pairs:
+            for place, met in itertools.permutations(pair):
+                self._beside[place].add(met)
+        for triple in self.triples:
+            if triple.keys() <= self.dimensions.keys():
+                known = [
+                    [k for k in triple[name] if k in self.dimensions[name]] for name in triple
+                ]
+                self._threes[frozenset(triple)] = {
+                    frozenset(zip(triple, kinds, strict=True))
+                    for kinds in itertools.product(*known)
+                }
+        threes = set().union(*self._threes.values())
+        self._asked = sorted(pairs, key=sorted), sorted(threes, key=sorted)
 
     @property
     def pairs(self) -> tuple[int, int]:
         """How many pairs of classes were met, and how many there are."""
-        return self._pairs - len(self._open) - len(self._lost), self._pairs
+        return self._met(0)
+
+    @property
+    def met_triples(self) -> tuple[int, int]:
+        """How many of the triples that were asked for were met, and how many there are."""
+        return self._met(1)
+
+    def _met(self, which: int) -> tuple[int, int]:
+        asked = self._asked[which]
+        left = sum(self._is_open(meeting) or meeting in self._lost for meeting in asked)
+        return len(asked) - left, len(asked)
+
+    def _is_open(self, meeting: Meeting) -> bool:
+        if len(meeting) == 2:
+            one, other = meeting
+            return other in self._beside[one]
+        return meeting in self._threes[frozenset(name for name, _ in meeting)]
+
+    def _close(self, meeting: Meeting) -> None:
+        if len(meeting) == 2:
+            one, other = meeting
+            self._beside[one].discard(other)
+            self._beside[other].discard(one)
+        else:
+            self._threes[frozenset(name for name, _ in meeting)].discard(meeting)
 
     @property
     def unseen(self) -> list[tuple[str, Any]]:
         """The members that no row had, by dimension."""
-        return [
-            (name, member)
-            for name, classes in self.dimensions.items()
-            for number, (_, member) in enumerate(_members(classes))
-            if not self._used[name, number]
-        ]
+        return [(name, member) for name, _, member in self._unseen()]
+
+    def _unseen(self) -> Iterator[tuple[str, str, Any]]:
+        for name, classes in self.dimensions.items():
+            for number, (kind, member) in enumerate(_members(classes)):
+                if not self._used[name, number]:
+                    yield name, kind, member
 
     def rows(self) -> Iterator[Row]:
         """Without end, unless nothing at all is accepted."""
-        while self._open:
-            pair = self._take()
-            row = self._accepted(dict(pair), {})
-            if row is None:
-                self._lost.add(pair)
-                self._open.discard(pair)
-            else:
-                yield row
-        for name, member in self.unseen:
-            row = self._accepted({}, {name: member})
+        pairs, triples = self._asked
+        yield from self._meetings(triples)
+        for wanted in [*self._unseen()]:
+            row = self._visited(wanted)
             if row is not None:
                 yield row
+        yield from self._meetings(pairs)
         while (row := self._accepted({}, {})) is not None:
             yield row
 
-    def _take(self) -> frozenset[Place]:
-        return self.random.choice(sorted(self._open, key=sorted))
+    def _meetings(self, asked: Sequence[Meeting]) -> Iterator[Row]:
+        """Rows in which what is asked for meets."""
+        for meeting in self.random.sample(asked, len(asked)):
+            if self._is_open(meeting):
+                row = self._accepted(dict(meeting), {})
+                if row is None:
+                    self._lost.add(meeting)
+                    self._close(meeting)
+                else:
+                    yield row
 
-    def _accepted(self, places: Mapping[str, str], members: Row) -> Row | None:
-        """A row with these classes and members that may be run, and is now counted."""
-        for tried in range(TRIES):
-            chosen = self._classes(places, greedy=tried < TRIES // 2)
-            row, numbers = self._dealt(chosen, members)
-            if self.accepts(row):
-                self._used.update(numbers)
-                for pair in itertools.combinations(chosen.items(), 2):
-                    self._open.discard(frozenset(pair))
-                    self._lost.discard(frozenset(pair))
+    @property
+    def unmet(self) -> list[Meeting]:
+        """The triples that were asked for, and that no row had."""
+        return [m for m in self._asked[1] if self._is_open(m) or m in self._lost]
+
+    def _visited(self, wanted: tuple[str, str, Any]) -> Row | None:
+        """A row with a member that none had yet, and with others of them where it can be."""
+        left = [*self._unseen()]
+        if wanted not in left:
+            return None
+        for share in (0.7, 0.3, 0.0):
+            with_it = [one for one in left if self.random.random() < share]
+            self.random.shuffle(with_it)
+            chosen = {name: (kind, member) for name, kind, member in (*with_it, wanted)}
+            places = {name: kind for name, (kind, _) in chosen.items()}
+            members = {name: member for name, (_, member) in chosen.items()}
+            row = self._accepted(places, members)
+            if row is not None:
                 return row
         return None
+
+    def _accepted(self, places: Mapping[str, str], members: Row) -> Row | None:
+        """A row with these classes and members that may be run, and is now counted.
+
+        Of several that may, it is the one that costs least for what meets in it.
+        """
+        best: tuple[float, Row, list[tuple[str, int]], set[Place]] | None = None
+        found = 0
+        for tried in range(TRIES):
+            chosen = self._classes(places, greedy=tried < GREEDY)
+            row, numbers = self._dealt(chosen, members)
+            if not self.accepts(row):
+                continue
+            had = set(chosen.items())
+            worth = self._worth(had) / self.cost(row)
+            if best is None or worth > best[0]:
+                best = worth, row, numbers, had
+            found += 1
+            if found == CANDIDATES or not worth:
+                break
+        if best is None:
+            return None
+        _, row, numbers, had = best
+        self._used.update(numbers)
+        met = [frozenset(pair) for pair in itertools.combinations(had, 2)]
+        for names in self._threes:
+            met.append(frozenset(place for place in had if place[0] in names))
+        for meeting in met:
+            self._close(meeting)
+        self._lost.difference_update(met)
+        return row
+
+    def _worth(self, had: set[Place]) -> int:
+        """How much meets for the first time in a row of these classes."""
+        pairs = sum(len(self._beside[place] & had) for place in had) // 2
+        threes = sum(
+            frozenset(place for place in had if place[0] in names) in open_
+            for names, open_ in self._threes.items()
+        )
+        return pairs + threes
 
     def _classes(self, places: Mapping[str, str], *, greedy: bool) -> dict[str, str]:
         """A class for each dimension: the one that meets most classes for the first time."""
         chosen = dict(places)
         rest = [name for name in self.dimensions if name not in chosen]
         self.random.shuffle(rest)
+        taken = set(chosen.items())
         for name in rest:
             classes = list(self.dimensions[name])
             self.random.shuffle(classes)
             if OFF in classes and self.random.random() < 0.5:
                 # What is rare meets the plain case often: three features at once are rarer still.
                 classes.insert(0, classes.pop(classes.index(OFF)))
-            if greedy and self._open:
-                taken = list(chosen.items())
-                chosen[name] = max(
-                    classes,
-                    key=lambda one: sum(
-                        frozenset((place, (name, one))) in self._open for place in taken
-                    ),
-                )
-            else:
-                chosen[name] = classes[0]
+            chosen[name] = classes[0]
+            if greedy:
+                chosen[name] = max(classes, key=lambda one: self._gain(taken, (name, one)))
+            taken.add((name, chosen[name]))
         return chosen
+
+    def _gain(self, taken: set[Place], place: Place) -> int:
+        """How much a class would meet for the first time beside those that are taken."""
+        found = len(self._beside[place] & taken)
+        for names, open_ in self._threes.items():
+            if open_ and place[0] in names:
+                others = [one for one in taken if one[0] in names]
+                found += len(others) == 2 and frozenset((*others, place)) in open_
+        return found
 
     def _dealt(self, chosen: Mapping[str, str], given: Row) -> tuple[Row, list[tuple[str, int]]]:
         """A member of each class: one of those that were dealt least often."""

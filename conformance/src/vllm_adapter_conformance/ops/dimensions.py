@@ -1,19 +1,14 @@
-"""What spans an operator's space, without torch: facts, sizes, layouts, values, history.
+"""What spans an operator's space, as data: facts, sizes, layouts, values, history.
 
-Boundaries come from two places: what breaks kernels (a power of two and its neighbours, tails of
-vectors and tiles, numbers that leave 8, 16 or 32 bits) and the limits that a descriptor sets.
+Boundaries are what breaks kernels: a power of two and its neighbours, tails of vectors and tiles,
+numbers that leave 8, 16 or 32 bits. `members` adds those that a descriptor sets.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from vllm_adapter.contract.capability import Capability
-from vllm_adapter.contract.decision import OperatorEntry, Rule, holds
-from vllm_adapter.contract.operators import CaseProperty, FactValue, Operator
 from vllm_adapter_conformance.ops.covering import Dimension
 
 _WIDTHS: Final[Dimension] = {
@@ -46,13 +41,19 @@ STANDARD: Final[Mapping[str, Dimension]] = {
     "out_features": _WIDTHS,
     "head_size": _HEADS,
     "block_size": _BLOCKS,
-    "gqa_ratio": {"one": (1,), "powers": (2, 4, 8, 16), "other": (3, 5, 6, 7, 12)},
+    "gqa_ratio": {
+        "one": (1,),
+        "powers": (2, 4, 8),
+        "other": (3, 5, 6, 7),
+        "above 8": (9, 10, 11, 12, 13, 14, 15, 16),
+        "above 16": (17, 24, 32),
+    },
     "window": {
         "off": (0,),
-        "small": (1, 2, 15, 16, 17, 20),
-        "wide": (64, 127, 128, 129, 257, 512, 1023, 4096),
+        "small": (1, 2, 3, 15, 16, 17, 20),
+        "wide": (63, 64, 127, 128, 129, 257, 512, 1023, 4096),
     },
-    "soft_cap": {"off": (0.0,), "on": (30.0, 1.0, 5.0, 20.0, 50.0)},
+    "soft_cap": {"off": (0.0,), "on": (30.0, 1.0, 5.0, 20.0, 50.0), "broken": (0.7, 2.5, 12.3)},
 }
 """Values of facts that break kernels, by class."""
 
@@ -60,57 +61,111 @@ _ROWS: Final[Dimension] = {
     "none": ((0,), (3, 0)),
     "one": ((1,), (1, 1)),
     "few": ((5,), (2, 3), (3, 1, 2), (8,)),
-    "many": ((17,), (33,), (65,), (5, 13)),
-    "more": ((257,), (300,), (1025,), (16, 65)),
+    "many": ((17,), (33,), (65,), (5, 13), (2, 2, 17)),
+    "above 64": ((66,), (127,), (129,), (3, 43)),
+    "above 256": ((257,), (300,), (512,), (2, 129)),
+    "above 1024": ((1025,), (16, 65), (2049,)),
     "above 16 bits": ((65537,),),
 }
 """Leading shapes."""
 _LAYOUT: Final[Dimension] = {
     "plain": ("plain",),
-    "strided": ("strided", "wider", "every other", "transposed"),
+    "rows apart": ("strided", "wider"),
+    "every other": ("every other",),
+    "transposed": ("transposed",),
     "offset": ("offset",),
 }
 """How a tensor lies in its memory; what lies beside it there is NaN."""
-_EPS: Final[Dimension] = {"usual": (1e-6, 1e-5), "small": (1e-8, 1e-12), "large": (1e-3, 0.1)}
+_VECTOR: Final[Dimension] = {
+    "plain": ("plain",),
+    "every other": ("every other",),
+    "offset": ("offset",),
+}
+"""How a tensor of one dimension lies."""
+_EPS: Final[Dimension] = {
+    "usual": (1e-6, 1e-5),
+    "small": (1e-8, 1e-12),
+    "large": (1e-3, 1e-2, 0.1),
+}
 _HISTORY: Final[Dimension] = {
     "once": ("once",),
-    "other contents": ("again", "in place"),
+    "again": ("again",),
+    "in place": ("in place",),
     "other shape": ("in turn",),
+    "other facts": ("other facts",),
 }
-_KV_HEADS: Final[Dimension] = {"one": (1,), "two": (2,), "more": (3, 4, 5, 8)}
-_SCALE: Final[Dimension] = {"usual": (-0.5,), "other": (-1.0, -0.25)}
+_KV_HEADS: Final[Dimension] = {"one": (1,), "two": (2,), "odd": (3, 5, 7), "more": (4, 6, 8)}
+_SCALE: Final[Dimension] = {"usual": (-0.5,), "other": (-1.0, -0.25), "one": (0.0,)}
 """The power of the head's size that scores are multiplied with."""
+_PARTS: Final[Dimension] = {
+    "plain": ("plain",),
+    "fused": ("fused",),
+    "rows apart": ("strided", "wider"),
+    "transposed": ("transposed",),
+    "offset": ("offset",),
+}
+"""How heads lie: `fused` is a part of one tensor of queries, keys and values."""
+_CACHE: Final[Dimension] = {
+    "apart": ("apart",),
+    "views": ("interleaved", "one behind the other"),
+    "heads first": ("heads first",),
+    "unlike": ("values heads first", "keys heads first"),
+    "offset": ("offset",),
+}
+"""How the caches of keys and values lie."""
 _SCORES: Final[Dimension] = {
     "normal": ("normal",),
-    "large": ("spread", "one key"),
-    "far": ("far below", "far above"),
+    "spread": ("spread",),
+    "one key": ("one key",),
+    "rising": ("rising", "falling"),
+    "far below": ("far below",),
+    "far above": ("far above",),
+    "far apart": ("far apart",),
     "even": ("no query", "equal keys"),
     "small": ("tiny",),
+    "positive": ("positive",),
+    "great": ("great values",),
 }
 _ROW_OP: Final[Mapping[str, Dimension]] = {
     "rows": _ROWS,
     "layout": _LAYOUT,
-    "weights": _LAYOUT,
+    "weights": _VECTOR,
     "history": _HISTORY,
 }
 _GATES: Final[Dimension] = {
     "normal": ("normal",),
-    "saturated": ("saturated", "beyond exp"),
-    "small": ("tiny", "denormal", "zeros"),
-    "no number": ("inf", "nan"),
+    "even steps": ("even steps",),
+    "saturated": ("saturated",),
+    "beyond exp": ("beyond exp",),
+    "small": ("tiny", "zeros"),
+    "denormal": ("denormal",),
+    "great": ("great",),
+    "nan": ("nan",),
 }
-_GELU_GATES: Final[Dimension] = {**_GATES, "no number": ("nan",)}
-"""Infinity is left out: torch itself multiplies it with zero in some dtypes."""
+_SILU_GATES: Final[Dimension] = {**_GATES, "inf": ("inf",)}
+"""Of gelu infinity is left out: torch itself multiplies it with zero in some dtypes."""
 _NORM: Final[Dimension] = {
     "normal": ("normal",),
-    "small": ("tiny", "zeros"),
-    "large": ("large", "one element"),
-    "even": ("constant", "shifted"),
+    "tiny": ("tiny",),
+    "zeros": ("zeros",),
+    "large": ("large",),
+    "great": ("great",),
+    "one element": ("one element",),
+    "constant": ("constant",),
+    "shifted": ("shifted", "far from zero"),
+    "nan": ("nan",),
+}
+_COPIED: Final[Dimension] = {
+    "normal": ("normal",),
+    "denormal": ("denormal",),
+    "great": ("great",),
+    "inf": ("inf",),
+    "nan": ("nan",),
 }
 _ACTIVATION: Final[Mapping[str, Dimension]] = {
     "rows": _ROWS,
     "layout": _LAYOUT,
-    "values": _GATES,
+    "values": _SILU_GATES,
     "history": _HISTORY,
 }
 _NORMALISED: Final[Mapping[str, Dimension]] = {**_ROW_OP, "values": _NORM, "eps": _EPS}
@@ -119,98 +174,222 @@ _TOKENS: Final[Dimension] = {
     "one": (1,),
     "few": (2, 5, 9),
     "many": (17, 33, 65),
-    "more": (257, 300),
+    "above 64": (66, 127, 129),
+    "above 256": (257, 300),
+    "above 1024": (1025,),
+}
+_BATCH: Final[Dimension] = {
+    "one": (1,),
+    "few": (2, 3, 5),
+    "many": (17, 33),
+    "above 64": (65, 70),
+    "above 256": (257,),
+    "none": (0,),
 }
 
 SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
     "linear": {
         **_ROW_OP,
-        "values": {"normal": ("normal",), "other": ("one element", "cancelling", "tiny")},
+        "weights": _LAYOUT,
+        "shift": _VECTOR,
+        "values": {
+            "normal": ("normal",),
+            "one element": ("one element",),
+            "cancelling": ("cancelling",),
+            "opposite": ("opposite",),
+            "positive": ("positive",),
+            "tiny": ("tiny",),
+            "great": ("great",),
+            "nan": ("nan",),
+        },
     },
     "rms_norm": _NORMALISED,
-    "fused_add_rms_norm": _NORMALISED,
-    "layer_norm": _NORMALISED,
+    "fused_add_rms_norm": {**_NORMALISED, "residual": _LAYOUT},
+    "layer_norm": {**_NORMALISED, "shift": _VECTOR},
     "silu_and_mul": _ACTIVATION,
-    "gelu": {**_ACTIVATION, "values": _GELU_GATES},
-    "gelu_and_mul": {**_ACTIVATION, "values": _GELU_GATES},
+    "gelu": {**_ACTIVATION, "values": _GATES},
+    "gelu_and_mul": {**_ACTIVATION, "values": _GATES},
     "embedding": {
         "rows": _ROWS,
         "vocabulary": {
             "one": (1, 2),
             "few": (50, 255, 256, 257),
-            "many": (32769, 32000),
+            "above 2048": (2051, 3000),
+            "above 15 bits": (32769, 40001),
             "above 16 bits": (65537, 70001),
         },
+        "ids": _VECTOR,
         "weights": _LAYOUT,
-        "values": {"normal": ("normal",), "other": ("denormal", "inf")},
+        "values": _COPIED,
         "history": _HISTORY,
     },
     "rotary_embedding": {
         "tokens": _TOKENS,
         "kv_heads": _KV_HEADS,
-        "ratio": {"one": (1,), "more": (2, 3, 5, 7)},
+        "ratio": {"one": (1,), "more": (2, 3, 5, 7), "above 8": (9, 12, 16)},
         "positions": {
             "few": (1, 64),
-            "above 1024": (1025, 2048, 4097),
+            "above 8 bits": (257, 300),
+            "above 1024": (1025, 2048, 2051, 4097),
             "above 15 bits": (32769,),
             "above 16 bits": (65537, 70001),
         },
-        "width": {"half": (0.5,), "other": (0.25, 0.75)},
+        "width": {"half": (0.5,), "less": (0.25, 0.3), "more": (0.75, 0.9)},
         "table": {"own": ("own",), "float32": ("float32",)},
-        "layout": {"plain": ("plain",), "fused": ("fused",), "offset": ("offset",)},
+        "layout": _PARTS,
+        "keys": _PARTS,
         "weights": _LAYOUT,
-        "values": {"normal": ("normal",), "large": ("large",)},
+        "ids": _VECTOR,
+        "values": {"normal": ("normal",), "large": ("large",), "tiny": ("tiny",)},
         "history": _HISTORY,
     },
     "reshape_and_cache": {
         "tokens": _TOKENS,
         "kv_heads": _KV_HEADS,
         "pool": {"few": (4, 7), "above 8 bits": (300,), "above 16 bits": (33000, 66000)},
-        "padding": {"none": ("none",), "some": (-1, -2, -(2**33)), "all": ("all",)},
-        "layout": {"plain": ("plain",), "fused": ("fused",), "offset": ("offset",)},
-        "cache": {"apart": ("apart",), "views": ("interleaved", "one behind the other")},
-        "values": {"normal": ("normal",), "other": ("denormal", "inf")},
+        "padding": {"none": ("none",), "some": (-1,), "far": (-2, -(2**33)), "all": ("all",)},
+        "layout": _PARTS,
+        "added": _PARTS,
+        "ids": _VECTOR,
+        "cache": _CACHE,
+        "values": _COPIED,
         "history": _HISTORY,
     },
     "paged_attention": {
         "phase": {"decode": ("decode",), "prefill": ("prefill",), "mixed": ("mixed",)},
-        "batch": {"one": (1,), "few": (2, 5), "many": (17, 65, 257), "none": (0,)},
+        "batch": _BATCH,
         "context": {
             "least": ("one", "block", "block and one"),
-            "short": ("short",),
-            "above 512": (513, 600, 1025),
+            "short": ("short", "two blocks", "two blocks and one"),
+            "tiles": (63, 64, 65, 127, 128, 129),
+            "above 255": (255, 256, 257, 300),
+            "above 512": (512, 513, 600, 1025),
             "above 2048": (2049, 4097),
-            "above 8192": (8193,),
+            "above 8192": (8193, 9001),
         },
-        "queries": {"few": (2, 5, 16), "many": (33, 65, 129), "above 256": (257, 300)},
+        "queries": {
+            "few": (2, 5, 16),
+            "many": (17, 32, 33, 64, 65),
+            "above 128": (128, 129, 200),
+            "above 256": (257, 300),
+        },
         "kv_heads": _KV_HEADS,
         "scale": _SCALE,
         "values": _SCORES,
-        "layout": {"plain": ("plain",), "fused": ("fused",), "offset": ("offset",)},
-        "cache": {"apart": ("apart",), "views": ("interleaved", "one behind the other")},
-        "table": {"exact": ("exact",), "wider": ("wider",), "view": ("view",)},
+        "layout": _PARTS,
+        "cache": _CACHE,
+        "ids": _VECTOR,
+        "table": {"exact": ("exact",), "wider": ("wider",), "view": ("view", "offset")},
         "filler": {"far": (2**30,), "negative": (-1,), "free": ("free",)},
         "pool": {"few": (2,), "above 8 bits": (300,), "above 16 bits": (33000, 66000)},
         "shared": {"no": (False,), "yes": (True,)},
         "history": _HISTORY,
     },
     "attention": {
-        "batch": {"one": (1,), "few": (2, 5), "many": (17, 65, 257), "none": (0,)},
+        "batch": _BATCH,
         "queries": {
             "one": (1,),
             "few": (2, 9, 16, 17),
-            "many": (33, 65, 129),
-            "above 256": (257, 300),
+            "many": (32, 33, 64, 65),
+            "above 128": (127, 128, 129),
+            "above 256": (256, 257, 300),
             "above 512": (513, 600),
         },
         "kv_heads": _KV_HEADS,
         "scale": _SCALE,
         "values": _SCORES,
-        "layout": {"plain": ("plain",), "fused": ("fused",), "offset": ("offset",)},
+        "layout": _PARTS,
+        "keys": _PARTS,
+        "added": _PARTS,
+        "ids": _VECTOR,
         "history": _HISTORY,
     },
 }
 """What a case's facts leave open, by operator."""
+
+TRIPLES: Final[Mapping[str, Sequence[Mapping[str, Sequence[str]]]]] = {
+    "paged_attention": (
+        {
+            "window": ("small", "wide"),
+            "soft_cap": ("on", "broken"),
+            "head_size": ("small", "usual", "between", "wide"),
+        },
+        {
+            "gqa_ratio": ("powers", "other", "above 8"),
+            "head_size": ("small", "usual", "between", "wide"),
+            "block_size": ("powers", "wide", "other"),
+        },
+        {
+            "window": ("small", "wide"),
+            "gqa_ratio": ("powers", "other", "above 8"),
+            "context": ("above 255", "above 512", "above 2048"),
+        },
+        {
+            "filler": ("far", "negative", "free"),
+            "table": ("wider", "view"),
+            "shared": ("no", "yes"),
+        },
+        {
+            "phase": ("decode", "prefill", "mixed"),
+            "window": ("off", "small", "wide"),
+            "soft_cap": ("off", "on"),
+        },
+        {
+            "phase": ("decode", "prefill", "mixed"),
+            "gqa_ratio": ("powers", "other", "above 8"),
+            "batch": ("one", "few", "many"),
+        },
+        {
+            "phase": ("decode",),
+            "context": ("short", "above 255", "above 512", "above 2048", "above 8192"),
+            "window": ("off", "wide"),
+        },
+    ),
+    "attention": (
+        {
+            "window": ("small", "wide"),
+            "soft_cap": ("on", "broken"),
+            "head_size": ("small", "usual", "between", "wide"),
+        },
+        {
+            "causal": ("False", "True"),
+            "window": ("off", "small", "wide"),
+            "soft_cap": ("off", "on"),
+        },
+        {
+            "causal": ("False", "True"),
+            "window": ("off", "small", "wide"),
+            "gqa_ratio": ("powers", "other", "above 8"),
+        },
+    ),
+    "reshape_and_cache": (
+        {
+            "padding": ("some", "far", "all"),
+            "pool": ("few", "above 8 bits"),
+            "block_size": ("powers", "wide", "other"),
+        },
+    ),
+    "rotary_embedding": (
+        {
+            "interleaved": ("False", "True"),
+            "partial": ("True",),
+            "width": ("half", "less", "more"),
+        },
+        {
+            "interleaved": ("False", "True"),
+            "partial": ("False", "True"),
+            "head_size": ("small", "usual", "between", "wide"),
+        },
+    ),
+    "linear": (
+        {
+            "bias": ("False", "True"),
+            "in_features": ("below 64", "beside a power", "about 4096"),
+            "rows": ("one", "few", "many", "above 64"),
+        },
+    ),
+}
+"""Classes of three dimensions that meet as well: features that a kernel serves by a branch."""
 
 BEYOND_REACH: Final[Mapping[str, str]] = {
     "embedding": "offset=2147483648",
@@ -219,58 +398,3 @@ BEYOND_REACH: Final[Mapping[str, str]] = {
     "paged_attention": "offset=2147483648",
 }
 """What no draw ever has, by operator: tensors of 2^31 elements would fill the host."""
-
-
-def plain(op: str) -> dict[str, Any]:
-    """A small choice: what comes between two calls of another shape."""
-    small = {"rows": (3,), "tokens": 3, "queries": 2, "context": "short", "batch": 2}
-    return {
-        name: small.get(name, next(iter(classes.values()))[0])
-        for name, classes in SAMPLED[op].items()
-    }
-
-
-def fact_dimension(
-    entries: Iterable[OperatorEntry], operator: Operator, name: str
-) -> dict[str, Sequence[Any]]:
-    """The classes of a fact's values that some entry admits, and those that its limits name."""
-    fact = operator.facts[name]
-    rules = [_rule(entry, fact, name) for entry in entries if entry.declares]
-    standard = STANDARD.get(name) or {str(value): (value,) for value in fact.samples}
-    named = list(
-        dict.fromkeys(itertools.chain.from_iterable(_named(fact, rule) for rule in rules))
-    )
-    known = set(itertools.chain.from_iterable(standard.values()))
-    found = {
-        kind: tuple(v for v in members if any(holds(rule, v) for rule in rules))
-        for kind, members in [*standard.items(), ("its limits", named)]
-    }
-    found["its limits"] = tuple(v for v in found["its limits"] if v not in known)
-    return {kind: members for kind, members in found.items() if members}
-
-
-def admitting(capability: Capability, operator: Operator) -> list[OperatorEntry]:
-    """The entries that may serve an operator: its own, and those of what it is composed of."""
-    parts = [operator.name, *filter(None, [operator.composed_of])]
-    return [entry for part in parts for entry in capability.operators.get(part, ())]
-
-
-def _rule(entry: OperatorEntry, fact: CaseProperty, name: str) -> Rule:
-    """What an entry admits of a fact: as `decide` has it."""
-    return entry.limits.get(name, {} if fact.off is None else (fact.off,))
-
-
-def _named(fact: CaseProperty, rule: Rule) -> list[FactValue]:
-    """The values at the ends of a rule, and odd multiples between."""
-    if isinstance(rule, tuple):
-        return list(rule)
-    if not rule or isinstance(fact.samples[0], (bool, str)):
-        return []
-    kind = type(fact.samples[0])
-    step = rule.get("multiple_of", 1)
-    least = math.ceil(max(rule.get("min", 0), step) / step) * step
-    tried = [least, least + step, 3 * step, 5 * step, 7 * step, 13 * step]
-    if "max" in rule:
-        most = math.floor(rule["max"] / step) * step
-        tried += [most, most - step]
-    return [kind(value) for value in tried if value > 0 and holds(rule, kind(value))]

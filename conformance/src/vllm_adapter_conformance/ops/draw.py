@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from typing import Final
 
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
 from vllm_adapter_conformance.ops.trial import ToDevice
 
+CONTENTS: Final[Sequence[tuple[int, int]]] = ((0, 0), (1, 1), (2, 1), (2, 2))
+"""Which numbers and which places `contents` 0 to 3 of a sample have.
+
+From 1 to 2 the numbers change alone, from 2 to 3 the places, of which first and last stay.
+"""
+
 
 class RandomTensors:
     """A stream of random tensors that depends on its seed and labels alone."""
 
-    def __init__(self, seed: int, *labels: object) -> None:
+    def __init__(self, seed: object, *labels: object) -> None:
         digest = hashlib.sha256("/".join(map(str, (seed, *labels))).encode()).digest()
         self._generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
@@ -30,6 +38,14 @@ class RandomTensors:
         values = torch.randn(*shape, generator=self._generator, dtype=torch.float32)
         return (values if scale == 1 else values * scale).to(dtype)
 
+    def log_uniform(
+        self, low: float, high: float, *shape: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """[*shape] of magnitudes between low and high, either sign."""
+        share = torch.rand(*shape, generator=self._generator, dtype=torch.float32)
+        sign = torch.randint(0, 2, shape, generator=self._generator) * 2 - 1
+        return (sign * low * (high / low) ** share).to(dtype)
+
     def some(self, *shape: int) -> torch.Tensor:
         """bool, true for about one in eight."""
         return torch.randint(0, 8, shape, generator=self._generator) == 0
@@ -44,6 +60,19 @@ class RandomTensors:
     def permutation(self, count: int) -> torch.Tensor:
         """int64[count], each of range(count) once."""
         return torch.randperm(count, generator=self._generator)
+
+
+def streams(op: str, seed: str, contents: int) -> tuple[RandomTensors, RandomTensors]:
+    """The streams of a sample's numbers, and of its places (ids, slots, blocks, lengths)."""
+    numbers, places = CONTENTS[contents]
+    return RandomTensors(0, op, seed, numbers), RandomTensors(0, op, "places", seed, places > 0)
+
+
+def middle_turned(places: torch.Tensor, contents: int) -> torch.Tensor:
+    """places[n], for contents 3 in another order; the first and the last stay where they are."""
+    if CONTENTS[contents][1] == 2 and len(places) > 3:
+        places = torch.cat((places[:1], places[1:-1].roll(1).flip(0), places[-1:]))
+    return places
 
 
 def torch_dtype(facts: Facts) -> torch.dtype:
@@ -79,10 +108,25 @@ def laid(to_device: ToDevice, tensor: torch.Tensor, how: str) -> torch.Tensor:
         return to_device(memory)[..., 0]
     if how == "transposed" and tensor.ndim > 1:
         return to_device(tensor.transpose(0, 1).contiguous()).transpose(0, 1)
+    if how == "fused":
+        memory = _beside((tensor.shape[0], tensor.shape[1] + 3, last), tensor.dtype)
+        memory[:, 1:-2] = tensor
+        return to_device(memory)[:, 1:-2]
     start, width = (0, 2 * last) if how == "strided" else (3, last + 3)
     memory = _beside((*tensor.shape[:-1], width), tensor.dtype)
     memory[..., start : start + last] = tensor
     return to_device(memory)[..., start : start + last]
+
+
+def laid_parts(
+    to_device: ToDevice, parts: Sequence[torch.Tensor], layouts: Sequence[str]
+) -> list[torch.Tensor]:
+    """Queries, keys and values [T, heads, D], each in its own way; all fused are one tensor."""
+    if set(layouts) == {"fused"}:
+        memory = to_device(torch.cat([*parts], 1))
+        return [*torch.split(memory, [part.shape[1] for part in parts], dim=1)]
+    pairs = zip(parts, layouts, strict=True)
+    return [laid(to_device, part.contiguous(), layout) for part, layout in pairs]
 
 
 def _beside(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -6,15 +6,15 @@ takes scratch memory to be as it left it, or gives a result that its next call o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.ops import runs
 from vllm_adapter_conformance.ops.cases import Facts
+from vllm_adapter_conformance.ops.draw import CONTENTS
 from vllm_adapter_conformance.ops.runs import DeviceCall, Outcome
-from vllm_adapter_conformance.ops.space import plain_choice
 from vllm_adapter_conformance.ops.trials import TRIALS
 
 
@@ -22,10 +22,17 @@ class History:
     """The calls of one draw. `worst` is their largest share of the budget."""
 
     def __init__(
-        self, bench: Bench, op: str, facts: Facts, choice: Mapping[str, Any], seed: str
+        self,
+        bench: Bench,
+        op: str,
+        facts: Facts,
+        choice: Mapping[str, Any],
+        seed: str,
+        between: Sequence[Mapping[str, Any]] = (),
     ) -> None:
+        """`between`: facts and choices of the calls that come between two equal ones."""
         self.bench, self.op, self.facts = bench, op, facts
-        self.choice, self.seed = choice, seed
+        self.choice, self.seed, self.between = choice, seed, between
         self.binding = runs.bind_declared(bench, op, facts)
         self.worst = 0.0
 
@@ -44,19 +51,25 @@ class History:
             self._kept(first, held)
             self._equal(first, held, self._judged(first, "when repeated"))
         elif how == "in place":
-            other = TRIALS[self.op].draw(self.facts, self.choice, self.seed, 1)
-            runs.write(self.bench, first, other)
-            runs.make_ready(self.bench, self.binding, first)
-            self._judged(first, "with other contents at the same addresses", ready=True)
-        elif how == "in turn":
-            small = self._call(plain_choice(self.op, self.choice), f"{self.seed}/turn")
-            self._judged(small, "after a call of another shape", ready=True)
+            for contents in range(1, len(CONTENTS)):
+                other = TRIALS[self.op].draw(self.facts, self.choice, self.seed, contents)
+                runs.write(self.bench, first, other)
+                runs.make_ready(self.bench, self.binding, first)
+                self._judged(first, "with other contents at the same addresses", ready=True)
+        elif self.between:
+            when = "after a call of another shape" if how == "in turn" else "after other facts"
+            for point in self.between:
+                # The same lengths, as far as it can be: a kernel might keep something by them.
+                facts, choice = point["facts"], point["choice"]
+                turn = History(self.bench, self.op, facts, choice, self.seed)
+                turn._judged(turn._call(choice, self.seed, contents=1), when, ready=True)
+                self.worst = max(self.worst, turn.worst)
             self._kept(first, held)
-            self._equal(first, held, self._judged(first, "after a call of another shape"))
+            self._equal(first, held, self._judged(first, when))
         return self.worst
 
-    def _call(self, choice: Mapping[str, Any], seed: str) -> DeviceCall:
-        sample = TRIALS[self.op].draw(self.facts, choice, seed)
+    def _call(self, choice: Mapping[str, Any], seed: str, contents: int = 0) -> DeviceCall:
+        sample = TRIALS[self.op].draw(self.facts, choice, seed, contents)
         return runs.bound_call(self.bench, self.binding, self.op, sample)
 
     def _judged(self, call: DeviceCall, when: str, *, ready: bool = False) -> Outcome:

@@ -30,21 +30,30 @@ def _paged_lengths(
     random = Random(seed)
     if not batch:
         return (), ()
-    kinds = {"one": 1, "block": block, "block and one": block + 1, "short": block + SHORT - 3}
+    kinds = {
+        "one": 1,
+        "block": block,
+        "block and one": block + 1,
+        "two blocks": 2 * block,
+        "two blocks and one": 2 * block + 1,
+        "short": block + SHORT - 3,
+    }
     long = kinds[context] if isinstance(context, str) else context
-    contexts = [random.choice((1, 2, block, block + 1, SHORT)) for _ in range(batch)]
+    # A few lengths that several sequences have: some of them share their blocks as well.
+    lengths = (1, 2, block, block + 1, SHORT, random.randint(block, 2 * block + 3))
+    contexts = [random.choice(lengths) for _ in range(batch)]
     queries = [random.choice((1, 1, 2, 3, 5)) for _ in range(batch)]
     place = random.randrange(batch)
     contexts[place], queries[place] = long, queried
     if phase == "decode":
         queries = [1] * batch
     elif phase == "prefill":
-        contexts[place] = max(min(long, 600), queried)
+        contexts[place] = max(long if long <= 600 else 130, queried)
         queries = list(contexts)
     else:
         contexts[place] = max(long, queried)
-        if batch > 1:
-            other = (place + 1) % batch
+        # Some have nothing new, beside the long one and at the end, as padding has it.
+        for other in {(place + 1) % batch, batch - 1} - {place}:
             queries[other], contexts[other] = random.choice(((0, 0), (0, block + 1), (0, SHORT)))
         queries = [min(q, c) for q, c in zip(queries, contexts, strict=True)]
     return tuple(queries), tuple(contexts)

@@ -7,8 +7,9 @@ Each draw settles every fact and everything that the facts leave open: pairs of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from random import Random
 from typing import Any, Final
 
@@ -19,36 +20,33 @@ from vllm_adapter_conformance.base.rule import Case
 from vllm_adapter_conformance.base.target import BUDGET_S
 from vllm_adapter_conformance.ops.cases import Facts, refusal
 from vllm_adapter_conformance.ops.covering import Covering, Dimension, Row
-from vllm_adapter_conformance.ops.dimensions import (
-    BEYOND_REACH,
-    SAMPLED,
-    admitting,
-    fact_dimension,
-    plain,
-)
+from vllm_adapter_conformance.ops.dimensions import BEYOND_REACH, TRIPLES
 from vllm_adapter_conformance.ops.lengths import packed_lengths, paged_lengths
+from vllm_adapter_conformance.ops.members import admitting, fact_dimension, plain, sampled
 
+BETWEEN: Final = 3
+"""Calls between two equal ones."""
 GROUP: Final = 8
 """Draws of one dtype that are one case."""
 SHARES: Final[Mapping[str, float]] = {
-    "linear": 1.5,
-    "paged_attention": 6.0,
-    "attention": 1.5,
-    "reshape_and_cache": 1.5,
+    "linear": 1.9,
+    "paged_attention": 7.0,
+    "attention": 2.5,
+    "reshape_and_cache": 2.0,
     "rotary_embedding": 1.5,
-    "embedding": 1.0,
-    "layer_norm": 0.7,
-    "fused_add_rms_norm": 0.8,
-    "rms_norm": 0.7,
-    "silu_and_mul": 0.5,
-    "gelu": 0.5,
-    "gelu_and_mul": 0.5,
+    "embedding": 1.4,
+    "layer_norm": 1.1,
+    "fused_add_rms_norm": 1.1,
+    "rms_norm": 1.0,
+    "silu_and_mul": 0.9,
+    "gelu": 0.9,
+    "gelu_and_mul": 0.9,
 }
 """Of the budget: by how many dimensions there are, and by what serving stands on."""
-CALLS: Final = {"once": 1, "again": 3, "in place": 2, "in turn": 3}
-_CALL_S: Final = 1.0e-3
-_SEQUENCE_S: Final[Mapping[str, float]] = {"paged_attention": 6e-4, "attention": 1.5e-4}
-"""The reference goes from sequence to sequence."""
+CALLS: Final = {"once": 1, "again": 3, "in place": 4, "in turn": 4, "other facts": 4}
+_CALL_S: Final = 2.0e-3
+_SEQUENCE_S: Final[Mapping[str, float]] = {"paged_attention": 2e-4, "attention": 1e-4}
+"""A plain kernel goes from sequence to sequence."""
 _PRODUCT_S: Final = 1.5e-9
 _ELEMENT_S: Final[Mapping[str, float]] = {
     "linear": 1.6e-8,
@@ -60,14 +58,15 @@ _ELEMENT_S: Final[Mapping[str, float]] = {
 """Where it is not `_ROW_S`: seconds for an element of a call, drawing and reference included."""
 _ROW_S: Final = 7e-9
 _MOST_ELEMENTS: Final[Mapping[str, float]] = {
-    "linear": 1.2e6,
+    "linear": 2.5e6,
     "reshape_and_cache": 4.6e6,
     "embedding": 4.6e6,
     "rotary_embedding": 3e6,
     "paged_attention": 5e6,
 }
-_MOST_ROWS: Final = 1e6
-_MOST_PRODUCTS: Final = 3e7
+_MOST_ROWS: Final = 5e6
+_MOST_S: Final = 0.25
+_MOST_PRODUCTS: Final = 6e7
 """What one call may be large at the usual budget; a larger one admits larger calls."""
 
 
@@ -77,10 +76,16 @@ class Point:
 
     facts: Facts
     choice: Mapping[str, Any]
+    between: tuple[Point, ...] = ()
+    """What is called before it is called once more, if its history asks for that."""
 
     def to_json(self) -> dict[str, Any]:
         """As a case's parameters have it."""
-        return {"facts": dict(self.facts), "choice": dict(self.choice)}
+        return {
+            "facts": dict(self.facts),
+            "choice": dict(self.choice),
+            "between": [other.to_json() for other in self.between],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,7 @@ class Drawn:
     op: str
     draws: tuple[Point, ...]
     pairs: tuple[int, int]
+    triples: tuple[int, int]
     not_visited: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -127,13 +133,15 @@ def _draw(capability: Capability, op: str, seed: int, budget: float) -> Drawn | 
     dtypes = [d for d in DTYPES if any(d in e.dtypes for e in entries)]
     if not dtypes:
         return None
+    random = Random(f"{seed}/{op}")
     facts: dict[str, Dimension] = {
-        n: fact_dimension(entries, operator, n) for n in operator.bind_facts
+        n: fact_dimension(entries, operator, n, random) for n in operator.bind_facts
     }
     if not all(facts.values()):
         return None
+    open_to_choice = sampled(op, random)
     dimensions: dict[str, Dimension] = {"dtype": {d: (d,) for d in dtypes}}
-    dimensions |= facts | dict(SAMPLED[op])
+    dimensions |= facts | open_to_choice
     known: dict[tuple[Any, ...], bool] = {}
     size = max(1.0, budget / BUDGET_S) ** 0.5
 
@@ -142,25 +150,30 @@ def _draw(capability: Capability, op: str, seed: int, budget: float) -> Drawn | 
         if (
             elements > _MOST_ELEMENTS.get(op, _MOST_ROWS) * size
             or products > _MOST_PRODUCTS * size
+            or seconds(op, row) > _MOST_S * size
         ):
             return False
         return _possible(op, row) and _declared(capability, op, row, known)
 
-    covering = Covering(dimensions, accepts, Random(f"{seed}/{op}"))
+    covering = Covering(
+        dimensions, accepts, random, TRIPLES.get(op, ()), cost=lambda row: seconds(op, row)
+    )
     remaining = budget * SHARES[op] / sum(SHARES.values())
     draws = []
     for row in covering.rows():
         found = Point(
             {name: row[name] for name in ("dtype", *operator.bind_facts)},
-            {name: row[name] for name in SAMPLED[op]},
+            {name: row[name] for name in open_to_choice},
         )
+        found = replace(found, between=_between(op, found, dimensions, accepts, random))
         remaining -= seconds(op, row)
         draws.append(found)
         if remaining < 0:
             break
     unseen = [f"{name}={member}" for name, member in covering.unseen]
+    unseen += [" with ".join(f"{n}={k}" for n, k in sorted(one)) for one in covering.unmet]
     unseen += [BEYOND_REACH[op]] if op in BEYOND_REACH else []
-    return Drawn(op, tuple(draws), covering.pairs, tuple(unseen))
+    return Drawn(op, tuple(draws), covering.pairs, covering.met_triples, tuple(unseen))
 
 
 def drawn_cases(capability: Capability, op: str, seed: int, budget: float) -> Iterator[Case]:
@@ -223,6 +236,9 @@ def _paged_cost(row: Mapping[str, Any]) -> tuple[float, float]:
     heads, size, block = row["kv_heads"], row["head_size"], row["block_size"]
     blocks = max(row["pool"], sum(-(-context // block) for context in contexts))
     scores = sum(q * c for q, c in zip(queries, contexts, strict=True))
+    if row["phase"] == "decode":
+        # Who decodes all sequences at once reads each as long as the longest.
+        scores = len(contexts) * max(contexts, default=0)
     return (
         2 * blocks * block * heads * size + 2 * sum(queries) * heads * row["gqa_ratio"] * size,
         2 * scores * heads * row["gqa_ratio"] * size,
@@ -257,10 +273,58 @@ def _declared(
     return known[key]
 
 
-def plain_choice(op: str, choice: Mapping[str, Any]) -> dict[str, Any]:
-    """Another shape for the same operator, between two calls of `choice`.
+def _between(
+    op: str,
+    point: Point,
+    dimensions: Mapping[str, Dimension],
+    accepts: Callable[[Row], bool],
+    random: Random,
+) -> tuple[Point, ...]:
+    """The calls between two equal ones: of other shapes, or of other facts.
 
     What must stay (how many KV heads a layer's cache has) stays.
     """
-    kept = {name: choice[name] for name in ("kv_heads", "ratio", "phase") if name in choice}
-    return {**plain(op), **kept}
+    if point.choice["history"] == "in turn":
+        kept = {n: point.choice[n] for n in ("kv_heads", "ratio", "phase") if n in point.choice}
+        found = [replace(point, choice=shape) for shape in _shapes(op, point.choice, random)]
+        found.append(replace(point, choice={**plain(op), **kept}))
+    elif point.choice["history"] == "other facts":
+        others = _other_facts(point.facts, dimensions, random)
+        found = [replace(point, facts=other) for other in others]
+    else:
+        return ()
+    able = [other for other in found if accepts({**other.facts, **other.choice})]
+    return tuple(able[:BETWEEN])
+
+
+def _shapes(op: str, choice: Mapping[str, Any], random: Random) -> Iterator[dict[str, Any]]:
+    """A little less of everything that is counted: scratch for one is found by the other."""
+    less = dict(choice)
+    for name in ("rows", "tokens", "queries", "context", "batch"):
+        size = less.get(name)
+        if isinstance(size, int) and size > 2:
+            less[name] = size - random.randint(1, min(7, size - 2))
+        elif isinstance(size, tuple) and size[-1] > 1:
+            less[name] = (*size[:-1], size[-1] - random.randint(1, min(7, size[-1] - 1)))
+    if less != choice:
+        yield less
+
+
+def _other_facts(
+    mine: Facts, dimensions: Mapping[str, Dimension], random: Random
+) -> Iterator[Facts]:
+    """The facts with one of them changed: the next smaller size, and any other value."""
+    names = [name for name in mine if len([*chain(*dimensions[name].values())]) > 1]
+    random.shuffle(names)
+    tried: list[list[Facts]] = []
+    for name in names:
+        values = [value for value in chain(*dimensions[name].values()) if value != mine[name]]
+        random.shuffle(values)
+        size, step = mine[name], random.randint(1, 16)
+        if isinstance(size, int) and not isinstance(size, bool):
+            # Scratch in whole tiles, and what is kept by a rounded size, is of both.
+            near = [v for v in values if isinstance(v, int) and size * 0.6 < v < size]
+            values = [*([size - step] if size > step else []), *near[:1], *values]
+        tried.append([{**mine, name: value} for value in values[:4]])
+    # Each fact once, then each once more.
+    yield from (facts for turn in zip_longest(*tried) for facts in turn if facts is not None)

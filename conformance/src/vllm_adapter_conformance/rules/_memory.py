@@ -1,101 +1,75 @@
-"""What the rules about a runtime's memory are written with: patterns, comparisons, allocations."""
+"""What rules about a runtime judge with, and how a process counts its own memory."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import random
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
-from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter_conformance.base.rule import Failure
+from vllm_adapter_conformance.rules._looks import DEVICE_POISON, HOST_POISON
 
 if TYPE_CHECKING:
-    from vllm_adapter.engine.runtime import Allocation
+    from vllm_adapter.contract.capability import Capability
     from vllm_adapter_conformance.base.bench import Bench
-
-MIB: Final = 1 << 20
-DEVICE_POISON: Final = 0xA5
-HOST_POISON: Final = 0x5A
-
-
-def pattern(bench: Bench, size: int, label: object = "") -> bytes:
-    """Random bytes that the seed and label fix."""
-    return random.Random(f"{bench.target.seed}/{label}/{size}").randbytes(size)
-
-
-@contextmanager
-def allocated(bench: Bench, size: int, *, alignment: int | None = None) -> Iterator[Allocation]:
-    """Device memory for a `with` block; given back at its end, unless it was already."""
-    memory = bench.runtime.allocate_memory(size, index(bench), alignment=alignment)
-    try:
-        yield memory
-    finally:
-        if memory.is_live:
-            memory.free()
+    from vllm_adapter_conformance.base.target import Target
 
 
 def index(bench: Bench) -> int:
     """The device's index."""
-    return bench.opened.record.index
+    assert bench.target.device is not None
+    return bench.target.device.index
 
 
-def write(bench: Bench, memory: Allocation, data: bytes, offset: int = 0) -> None:
-    """Copies bytes to the device, from a buffer that may be written, and waits."""
-    bench.runtime.copy_host_to_device(memory, memoryview(bytearray(data)), offset=offset)
-    bench.runtime.synchronize_stream(index(bench))
+def descriptor(bench: Bench) -> Capability:
+    """The descriptor of the device."""
+    assert bench.target.capability is not None
+    return bench.target.capability
 
 
-def read(bench: Bench, memory: Allocation, size: int | None = None, offset: int = 0) -> bytes:
-    """Copies bytes from the device into a buffer full of HOST_POISON, and waits."""
-    host = bytearray([HOST_POISON]) * (memory.size - offset if size is None else size)
-    bench.runtime.copy_device_to_host(memory, memoryview(host), offset=offset)
-    bench.runtime.synchronize_stream(index(bench))
-    return bytes(host)
-
-
-def poison(bench: Bench, memory: Allocation) -> bytes:
-    """Fills device memory with DEVICE_POISON and gives the bytes."""
-    data = bytes([DEVICE_POISON]) * memory.size
-    write(bench, memory, data)
-    return data
+def torch_type(target: Target) -> str:
+    """The device's torch type, such as "cpu"."""
+    assert target.device is not None
+    return target.device.torch.partition(":")[0]
 
 
 def expect_bytes(got: bytes, want: bytes, what: str) -> None:
-    """Raises a Failure with the first byte that differs, and a guess at why."""
+    """Raises a Failure with the bytes that differ, where they lie, and a guess at why."""
     if got == want:
         return
     if len(got) != len(want):
         raise Failure(f"{len(want)} bytes of {what}", f"{len(got)}")
-    wrong = [i for i in range(len(want)) if got[i] != want[i]]
-    first = wrong[0]
-    guess = ""
-    if all(got[i] == HOST_POISON for i in wrong):
-        guess = "Those bytes of the host's buffer were never written: is the copy back missing?"
-    elif all(got[i] == DEVICE_POISON for i in wrong):
-        guess = "Those bytes are what the device held before: did the copy to it happen?"
+    import numpy
+
+    seen, right = (numpy.frombuffer(part, dtype=numpy.uint8) for part in (got, want))
+    wrong = numpy.flatnonzero(seen != right)
+    first, last, count = int(wrong[0]), int(wrong[-1]), len(wrong)
+    guess = []
+    if bool((seen[wrong] == HOST_POISON).all()):
+        guess.append("They are what the host's buffer held before: is the copy back missing?")
+    elif bool((seen[wrong] == DEVICE_POISON).all()):
+        guess.append("They are what the device held before: did the copy to it happen?")
+    elif not seen[wrong].any():
+        guess.append("They are all zero.")
+    if count > 1:
+        guess.append(f"They lie from byte {first} to byte {last}.")
     raise Failure(
         f"{what}: byte {first} to be 0x{want[first]:02x}",
-        f"0x{got[first]:02x}; {len(wrong)} of {len(want)} bytes differ",
-        detail=guess,
+        f"0x{got[first]:02x}; {count} of {len(want)} bytes differ",
+        detail=" ".join(guess),
     )
 
 
-def expect_error(kind: type[Exception], what: str, action: Callable[[], object]) -> None:
-    """Raises a Failure unless the action raises this error, or one derived from it."""
-    try:
-        result = action()
-    except kind:
+def expect_refused(seen: Mapping[str, Any], kind: type[Exception], what: str) -> None:
+    """Raises a Failure unless an attempt ended in this error, or one derived from it."""
+    if kind.__name__ in seen.get("kinds", ()):
         return
-    except Exception as error:
-        raise Failure(
-            f"{kind.__name__} for {what}", f"{type(error).__name__}: {one_line(error)}"
-        ) from error
-    raise Failure(f"{kind.__name__} for {what}", f"no error; it returned {result!r}")
+    if "kinds" in seen:
+        raise Failure(f"{kind.__name__} for {what}", f"{seen['kinds'][0]}: {seen['said']}")
+    raise Failure(f"{kind.__name__} for {what}", f"no error; it returned {seen['gave']}")
 
 
 def _give_back_free_pages() -> None:
@@ -139,9 +113,17 @@ def allocated_by_process() -> dict[str, int]:
     """
     gc.collect()
     found = {"Python objects": sys.getallocatedblocks()}
-    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if ask is not None:
-        ask.restype = _MallInfo
-        info = ask()
-        found["bytes of malloc"] = int(info.uordblks) + int(info.hblkhd)
+    held = malloc_bytes()
+    if held is not None:
+        found["bytes of malloc"] = held
     return found
+
+
+def malloc_bytes() -> int | None:
+    """What is allocated of the C library's malloc and not freed; None: it does not tell."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:
+        return None
+    ask.restype = _MallInfo
+    info = ask()
+    return int(info.uordblks) + int(info.hblkhd)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from vllm_adapter.errors import DeviceError, NoSuchDevice
 from vllm_adapter_conformance.base.bench import Bench
@@ -17,18 +16,22 @@ from vllm_adapter_conformance.base.rule import (
     rule,
 )
 from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.rules._drawn import content
 from vllm_adapter_conformance.rules._memory import (
-    allocated,
+    descriptor,
     expect_bytes,
-    expect_error,
+    expect_refused,
     index,
-    pattern,
-    read,
-    write,
+    torch_type,
 )
+from vllm_adapter_conformance.rules._torch_streams import Work, has_streams, timed_event
 
-THREADS: Final = 2
-ROUNDS: Final = 25
+SHARES: Final = (0.85, 1.1)
+"""What a device shows of its declared size: drivers and error correction take some, and a GB in a
+data sheet may be a GiB."""
+TRIES: Final = 6
+LONG: Final = 6
 
 
 @rule(
@@ -41,7 +44,21 @@ ROUNDS: Final = 25
 )
 def check_open(bench: Bench, case: Case) -> Observation:
     """Opens it; the time includes the first import of torch."""
-    return Observation(note=f"{type(bench.runtime).__name__} on {bench.device}")
+    return Observation(note=bench.observe(opened))
+
+
+def opened(bench: Bench) -> str:
+    """The runtime's class, and where it is."""
+    return f"{type(bench.runtime).__name__} on {bench.device}"
+
+
+def count(bench: Bench) -> list[int]:
+    """The runtime's count of devices, before and after it was used."""
+    runtime = bench.runtime
+    first = runtime.get_device_count()
+    for device in range(first):
+        looks.attempt(runtime.allocate_memory, 64, device)
+    return [first, runtime.get_device_count()]
 
 
 @rule(
@@ -54,12 +71,24 @@ def check_open(bench: Bench, case: Case) -> Observation:
 )
 def check_count(bench: Bench, case: Case) -> Observation:
     """Compares the count with the probe's devices."""
-    count, probed = bench.runtime.get_device_count(), bench.target.record.devices
-    if count != len(probed) or not 0 <= index(bench) < count:
-        raise Failure(
-            f"{len(probed)} device(s), as the probe found, among them {index(bench)}", str(count)
-        )
-    return Observation(note=f"{count} device(s)")
+    probed = bench.target.record.devices
+    for found in bench.observe(count):
+        if found != len(probed) or not 0 <= index(bench) < found:
+            raise Failure(
+                f"{len(probed)} device(s), as the probe found, among them {index(bench)}",
+                str(found),
+            )
+    return Observation(note=f"{len(probed)} device(s)")
+
+
+def capability_twice(bench: Bench, *, device: int) -> list[Any]:
+    """The capability id, asked twice; what is no pair of numbers as its text."""
+    found = []
+    for _ in range(2):
+        seen: Any = bench.runtime.get_device_capability(device)
+        is_pair = isinstance(seen, tuple) and len(seen) == 2 and all(type(n) is int for n in seen)
+        found.append(list(seen) if is_pair else None if seen is None else repr(seen))
+    return found
 
 
 @rule(
@@ -73,19 +102,156 @@ def check_count(bench: Bench, case: Case) -> Observation:
 )
 def check_capability(bench: Bench, case: Case) -> Observation:
     """Asks twice, and compares with the descriptor."""
-    first, again = (bench.runtime.get_device_capability(index(bench)) for _ in range(2))
-    pair = isinstance(first, tuple) and len(first) == 2 and all(type(n) is int for n in first)
-    if first != again or not (first is None or pair):
+    first, again = bench.observe(capability_twice, device=index(bench))
+    if first != again or isinstance(first, str):
         raise Failure("None or a pair of whole numbers, twice the same", f"{first!r}, {again!r}")
-    declared = bench.opened.capability.identity.capability_id
-    if None not in (first, declared) and first != declared:
+    declared = descriptor(bench).identity.capability_id
+    if None not in (first, declared) and tuple(first) != tuple(declared or ()):
         raise Failure(f"the descriptor's capability id {declared}", str(first))
     return Observation(note=f"runtime {first}, descriptor {declared}")
 
 
+def live(bench: Bench, *, device: int) -> dict[str, Any]:
+    """What the device itself says: a C library, or torch's module of it. Unknown is left out."""
+    import torch
+
+    runtime: Any = bench.runtime
+    seen: dict[str, Any] = {"total": looks.capacity(bench, device=device)["total"]}
+    library = getattr(runtime, "library", None)
+    if library is not None:
+        told = library.device_info(device)
+        return seen | {
+            "name": told.name,
+            "arch": told.arch,
+            "alignment": told.alignment_bytes,
+            "unified": told.unified,
+            "subgroup": told.subgroup_size or None,
+            "size": told.total_bytes,
+        }
+    module = getattr(torch, bench.device.type)
+    name = getattr(module, "get_device_name", None)
+    properties = getattr(module, "get_device_properties", None)
+    if bench.device.type != "cpu" and name is not None:
+        seen["name"] = str(name(device))
+    if bench.device.type != "cpu" and properties is not None:
+        told = properties(device)
+        for key, attribute in (("size", "total_memory"), ("subgroup", "warp_size")):
+            value = getattr(told, attribute, None)
+            seen |= {} if value is None else {key: int(value)}
+    return seen
+
+
+def _live(target: Target) -> Iterator[Case | NotDeclaredCase]:
+    capability = target.capability
+    memory = capability.memory if capability else None
+    identity = capability.identity if capability else None
+    declared = {
+        "memory size": ("/memory/capacity_bytes", memory and memory.capacity_bytes),
+        "name": ("/identity/name", identity and identity.name),
+        "arch": ("/identity/arch", identity and identity.arch),
+        "alignment": ("/memory/alignment_bytes", memory and memory.alignment_bytes),
+        "subgroup": (
+            "/execution/subgroup_size",
+            capability and capability.execution.subgroup_size,
+        ),
+    }
+    for name, (pointer, value) in declared.items():
+        if target.emulator is not None:
+            reason = f"the device is {target.emulator.name}'s, no chip's"
+            yield NotDeclaredCase(name, pointer, reason)
+        elif value is None:
+            yield NotDeclaredCase(name, pointer, "the descriptor does not say")
+        else:
+            yield Case(name, {"declared": value}, pointer)
+    yield Case("total and size")
+
+
+@rule(
+    "L1.device.live",
+    summary="memory size, name, arch, alignment and subgroup are the descriptor's and agree",
+    why="The planner, the cases of this suite and the choice of kernels go by the descriptor. One "
+    "that is another chip's, or a device that shows half its memory, makes every figure after it "
+    "wrong, and a certificate names a chip that never ran. Mend the descriptor, add one for this "
+    "chip, or mend what the library says of its device.",
+    cases=_live,
+    needs=("L1.memory.capacity",),
+)
+def check_live(bench: Bench, case: Case) -> Observation:
+    """Compares what the device says with the descriptor; what it does not say is noted."""
+    seen = bench.observe(live, device=index(bench))
+    if case.id == "total and size":
+        size, total = seen.get("size"), seen["total"]
+        if torch_type(bench.target) == "cpu":
+            size = bench.target.host.memory.total_bytes
+            right = size is None or total <= size
+        else:
+            right = size is None or 0.9 * size <= total <= 1.01 * size
+        if not right:
+            raise Failure(
+                f"query_memory_capacity to give the device's {size} bytes in all", f"{total} bytes"
+            )
+        return Observation(note=f"{total} bytes, the device says {size}")
+    declared = case.params["declared"]
+    if case.id == "memory size":
+        low, high = (int(share * declared) for share in SHARES)
+        if not low <= seen["total"] <= high:
+            raise Failure(
+                f"{low} to {high} bytes in all, as the descriptor says {declared}",
+                f"{seen['total']} bytes",
+            )
+        return Observation(note=f"{seen['total']} bytes of {declared} declared")
+    found = seen.get(case.id)
+    if found is None:
+        return Observation(note=f"the device does not tell its {case.id}; declared: {declared}")
+    if case.id in ("name", "arch"):
+        same = _same_name(str(found), str(declared))
+    else:
+        same = found == declared
+    if not same:
+        raise Failure(f"the {case.id} {declared}, as the descriptor says", str(found) or "nothing")
+    return Observation(note=f"{found}; declared: {declared}")
+
+
+def _same_name(found: str, declared: str) -> bool:
+    """Whether both name one chip: drivers say `NVIDIA H200` for `H200 SXM`.
+
+    A word with a digit that both have tells it; where one has none, any longer word does.
+    """
+    words, others = (set(_plain(name).split()) for name in (found, declared))
+    numbers, other_numbers = (
+        {word for word in known if any(c.isdigit() for c in word)} for known in (words, others)
+    )
+    if numbers and other_numbers:
+        return bool(numbers & other_numbers)
+    return bool({word for word in words & others if len(word) > 3}) or words == others != set()
+
+
+def _plain(name: str) -> str:
+    return " ".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
+
+
 def _indices(target: Target) -> Iterator[Case]:
-    for name in ("-1", "count", "2147483648"):
+    for name in ("-1", "count", "2147483648", "255 and count"):
         yield Case(name)
+
+
+def on_no_device(bench: Bench, *, device: int) -> dict[str, dict[str, Any]]:
+    """How each use of an index that is no device ended."""
+    runtime = bench.runtime
+
+    def stats() -> object:
+        found = runtime.memory_stats(device)
+        return (found.allocated_bytes, found.live_allocations)
+
+    held = runtime.allocate_memory(4096, index(bench))
+    seen = {
+        "memory": looks.attempt(lambda: runtime.allocate_memory(64, device)),
+        "a wait": looks.attempt(lambda: runtime.synchronize_stream(device)),
+        "its free memory": looks.attempt(lambda: runtime.query_memory_capacity(device)),
+        "its figures": looks.attempt(stats),
+    }
+    held.free()
+    return seen
 
 
 @rule(
@@ -97,72 +263,91 @@ def _indices(target: Target) -> Iterator[Case]:
     needs=("L1.device.count",),
 )
 def check_index(bench: Bench, case: Case) -> None:
-    """Allocates on it, and waits for it."""
-    bad = bench.runtime.get_device_count() if case.id == "count" else int(case.id)
+    """Allocates on it, waits for it, and asks for its memory."""
+    devices = len(bench.target.record.devices)
+    bad = {"count": devices, "255 and count": 256 + devices - 1}.get(case.id)
+    bad = int(case.id) if bad is None else bad
+    seen = bench.observe(on_no_device, device=bad)
+    for what in ("memory", "a wait"):
+        expect_refused(seen[what], NoSuchDevice, f"{what} on device {bad}")
+    expect_refused(seen["its free memory"], DeviceError, f"the free memory of device {bad}")
+    if seen["its figures"] != {"gave": "(0, 0)"}:
+        expect_refused(seen["its figures"], NoSuchDevice, f"what is in use on device {bad}")
+
+
+def _named(target: Target) -> Iterator[Case | NotDeclaredCase]:
+    for name in ("memory and copies", "a wait for its current stream"):
+        if len(target.record.devices) < 2:
+            yield NotDeclaredCase(name, "/devices", "there is one device only")
+        elif name.startswith("a wait") and not has_streams(target):
+            yield NotDeclaredCase(name, "/identity/torch_type", "the CPU has no streams")
+        else:
+            yield Case(name)
+
+
+def on_each(bench: Bench, *, contents: list[bytes]) -> list[dict[str, Any]]:
+    """Memory of every device, all held at a time, each with bytes of its own."""
     runtime = bench.runtime
-    expect_error(NoSuchDevice, f"memory on device {bad}", lambda: runtime.allocate_memory(64, bad))
-    expect_error(
-        NoSuchDevice, f"waiting for device {bad}", lambda: runtime.synchronize_stream(bad)
-    )
-
-
-@rule(
-    "L1.memory.capacity",
-    summary="the reported memory is right: total above zero, free within it, unified as declared",
-    why="The KV cache is sized by these figures, on the machine and not in the datasheet. A free "
-    "figure above the total overcommits; a wrong `unified` counts the host's memory twice.",
-    cases=once,
-    needs=("L1.device.open",),
-)
-def check_capacity(bench: Bench, case: Case) -> Observation:
-    """Asks for bytes in all and free."""
+    held = [runtime.allocate_memory(len(data), i) for i, data in enumerate(contents)]
     try:
-        found = bench.runtime.query_memory_capacity(index(bench))
-    except DeviceError as error:
-        raise Failure("query_memory_capacity to answer", error.message) from error
-    if found.total_bytes <= 0 or not 0 <= found.free_bytes <= found.total_bytes:
-        raise Failure(
-            "0 < total and 0 <= free <= total",
-            f"total {found.total_bytes}, free {found.free_bytes} bytes",
-        )
-    declared = bench.opened.capability.memory.unified
-    if declared is not None and found.unified != declared:
-        raise Failure(f"unified to be {declared}, as the descriptor says", str(found.unified))
-    return Observation(note=f"{found.free_bytes} of {found.total_bytes} bytes free")
+        for memory, data in zip(held, contents, strict=True):
+            looks.put(bench, memory, data)
+        return [
+            {
+                "device": memory.device_id,
+                "torch": str(memory.storage.device),
+                "back": looks.get(bench, memory),
+                "figures": runtime.memory_stats(number).live_allocations,
+            }
+            for number, memory in enumerate(held)
+        ]
+    finally:
+        for memory in held:
+            memory.free()
 
 
-def _threads(target: Target) -> Iterator[Case | NotDeclaredCase]:
-    yield Case(f"{THREADS} threads")
+def waited_on(bench: Bench, *, device: int) -> list[bool]:
+    """Whether a mark behind long work of a device is reached after a wait for that device."""
+    import torch
+
+    runtime, seen = bench.runtime, []
+    module = getattr(torch, bench.device.type)
+    work = Work(bench, device)
+    for _ in range(TRIES):
+        stream = module.current_stream(f"{bench.device.type}:{device}")
+        event = timed_event(bench, device, stream)
+        work.queue(stream, LONG)
+        event.record(stream)
+        runtime.synchronize_stream(device)
+        seen.append(bool(event.query()))
+        event.synchronize()
+    work.free()
+    return seen
 
 
 @rule(
-    "L1.device.threads",
-    summary="two threads may allocate, copy and free at a time",
-    why="vLLM loads weights and serves requests from several threads. A runtime that keeps the "
-    "current device or a staging buffer in one place for all of them mixes their data.",
-    cases=_threads,
-    needs=("L1.copy.round_trip", "L1.memory.allocate"),
+    "L1.device.named",
+    summary="work is done on the device that was named, not on the first one",
+    why="Each rank of a parallel run names its device. A runtime that uses the first one for all "
+    "fills its memory with the others' weights, and waits for work that is not its own.",
+    cases=_named,
+    needs=("L1.device.count", "L1.copy.round_trip"),
 )
-def check_threads(bench: Bench, case: Case) -> None:
-    """Each thread writes and reads its own memory many times."""
-    errors: list[BaseException] = []
-    start = threading.Barrier(THREADS)
-
-    def work(number: int) -> None:
-        try:
-            start.wait()
-            for turn in range(ROUNDS):
-                data = pattern(bench, 4097 + turn, f"thread {number}")
-                with allocated(bench, len(data)) as memory:
-                    write(bench, memory, data)
-                    expect_bytes(read(bench, memory), data, f"thread {number}, turn {turn}")
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+def check_named(bench: Bench, case: Case) -> None:
+    """Uses every device at a time; waits for the last one's work."""
+    devices, kind = len(bench.target.record.devices), torch_type(bench.target)
+    if case.id != "memory and copies":
+        reached = bench.observe(waited_on, device=devices - 1)
+        if not all(reached):
+            raise Failure(
+                f"the work of device {devices - 1} to be done after a wait for that device",
+                f"it was still running, in {reached.count(False)} of {TRIES} tries",
+            )
+        return
+    contents = [content((bench.target.seed, "named", i), 5000 + i) for i in range(devices)]
+    for device, seen in enumerate(bench.observe(on_each, contents=contents)):
+        if (seen["device"], seen["torch"]) != (device, f"{kind}:{device}"):
+            raise Failure(f"memory on {kind}:{device}", f"{seen['torch']} ({seen['device']})")
+        expect_bytes(seen["back"], contents[device], f"what device {device} was given")
+        if not seen["figures"]:
+            raise Failure(f"memory that is held on device {device} in its figures", "none")

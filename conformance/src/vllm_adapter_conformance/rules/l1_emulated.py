@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules._memory import allocated, index, pattern, read
-from vllm_adapter_conformance.rules.l1_stream import BULK, emptied, has_streams, pinned
+from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.rules._drawn import content
+from vllm_adapter_conformance.rules._memory import index
+from vllm_adapter_conformance.rules._torch_streams import BULK, emptied, has_streams, pinned
 
 TRIES: Final = 5
 FRESH: Final = 65536
+CHILD: Final = "vllm_adapter_conformance.rules._failing_child"
+CHILD_LIMIT_S: Final = 120.0
+FAULTS: Final = {
+    "failed work": "corrupt@1+",
+    "a lost device": "lost@1",
+    "no memory": "oom@1",
+}
+"""SIM_FAULT by what happens."""
+_FAILED, _LOST, _OUT = "LaunchFailed", "DeviceLost", "OutOfMemory"
+WANTED: Final = {
+    "failed work": {"allocate": None, "copy": None, "wait": _FAILED, "allocate again": None},
+    "a lost device": {
+        "allocate": None,
+        "wait": _LOST,
+        "allocate again": _LOST,
+        "copy again": _LOST,
+        "wait again": _LOST,
+        "memory_info": _LOST,
+        "stream_create": _LOST,
+    },
+    "no memory": {"allocate": _OUT, "allocate again": None, "copy again": None},
+}
+"""The error of each call; None: it succeeds."""
 
 
 def _fresh(target: Target) -> Iterator[Case | NotDeclaredCase]:
@@ -20,6 +49,17 @@ def _fresh(target: Target) -> Iterator[Case | NotDeclaredCase]:
         yield Case("fresh memory")
     else:
         yield NotDeclaredCase("fresh memory", "/emulated", "on a real device it may hold anything")
+
+
+def fresh(bench: Bench, *, device: int, size: int) -> list[bytes]:
+    """Memory that nobody wrote, twice, the second time over memory that held zeros."""
+    seen = []
+    for _ in range(2):
+        memory = bench.runtime.allocate_memory(size, device)
+        seen.append(looks.get(bench, memory))
+        looks.fill(bench, memory, 0)
+        memory.free()
+    return seen
 
 
 @rule(
@@ -31,18 +71,15 @@ def _fresh(target: Target) -> Iterator[Case | NotDeclaredCase]:
     needs=("L1.copy.round_trip",),
 )
 def check_fresh(bench: Bench, case: Case) -> Observation:
-    """Reads memory that nobody wrote, twice, the second time over memory that held zeros."""
-    for turn in range(2):
-        with allocated(bench, FRESH) as memory:
-            seen = read(bench, memory)
-            if seen.count(0) > len(seen) // 2:
-                raise Failure(
-                    "fresh memory filled with a pattern",
-                    f"{seen.count(0)} of {len(seen)} bytes are zero (allocation {turn})",
-                )
-            host = memoryview(bytearray(FRESH))
-            bench.runtime.copy_host_to_device(memory, host)
-    return Observation(note=f"filled with {seen[:4].hex()}")
+    """Reads memory that nobody wrote."""
+    seen = bench.observe(fresh, device=index(bench), size=FRESH)
+    for turn, found in enumerate(seen):
+        if found.count(0) > len(found) // 2:
+            raise Failure(
+                "fresh memory filled with a pattern",
+                f"{found.count(0)} of {len(found)} bytes are zero (allocation {turn})",
+            )
+    return Observation(note=f"filled with {seen[0][:4].hex()}")
 
 
 def _late(target: Target) -> Iterator[Case | NotDeclaredCase]:
@@ -51,6 +88,23 @@ def _late(target: Target) -> Iterator[Case | NotDeclaredCase]:
     else:
         reason = "a real device may be done at any time"
         yield NotDeclaredCase("copies on a stream", "/emulated", reason)
+
+
+def late(bench: Bench, *, device: int, data: bytes) -> list[bytes]:
+    """The end of a long copy's target, without a wait, in some tries; the last may be late."""
+    runtime, seen = bench.runtime, []
+    memory, stream = runtime.allocate_memory(len(data), device), runtime.create_stream(device)
+    source = pinned(bench, data)
+    for _ in range(TRIES):
+        back = emptied(bench, len(data))
+        runtime.copy_host_to_device(memory, source, stream=stream)
+        runtime.copy_device_to_host(memory, back, stream=stream)
+        seen.append(bytes(back[-64:]))
+        runtime.synchronize_stream(device, stream)
+        if seen[-1] != data[-64:]:
+            break
+    memory.free()
+    return seen
 
 
 @rule(
@@ -63,17 +117,59 @@ def _late(target: Target) -> Iterator[Case | NotDeclaredCase]:
 )
 def check_late(bench: Bench, case: Case) -> Observation:
     """Looks at a long copy's end without waiting; busy machines get several tries."""
-    runtime, device = bench.runtime, index(bench)
-    data = pattern(bench, BULK, "late")
-    with allocated(bench, BULK) as memory:
-        stream = runtime.create_stream(device)
-        source = pinned(bench, data)
-        for number in range(TRIES):
-            back = emptied(bench, BULK)
-            runtime.copy_host_to_device(memory, source, stream=stream)
-            runtime.copy_device_to_host(memory, back, stream=stream)
-            early = bytes(back[-64:])
-            runtime.synchronize_stream(device, stream)
-            if early != data[-64:]:
-                return Observation(note=f"seen at try {number + 1}")
+    data = content((bench.target.seed, "late"), BULK)
+    seen = bench.observe(late, device=index(bench), data=data)
+    if seen[-1] != data[-64:]:
+        return Observation(note=f"seen at try {len(seen)}")
     raise Failure("old bytes for who does not wait", f"the new ones, in each of {TRIES} tries")
+
+
+def _faults(target: Target) -> Iterator[Case | NotDeclaredCase]:
+    for name in FAULTS:
+        if target.emulated:
+            yield Case(name)
+        else:
+            yield NotDeclaredCase(name, "/emulated", "nobody can break a real device on request")
+
+
+def with_fault(bench: Bench, *, device: int, fault: str) -> dict[str, Any]:
+    """What calls of the library answer in a fresh process in which a fault strikes."""
+    runtime: Any = bench.runtime
+    done = subprocess.run(
+        [sys.executable, "-m", CHILD, str(runtime.library.path), str(device)],
+        env=os.environ | {"SIM_FAULT": fault},
+        capture_output=True,
+        text=True,
+        timeout=CHILD_LIMIT_S,
+    )
+    if done.returncode:
+        return {"died": f"{done.returncode}: {done.stderr[-300:]}"}
+    seen: dict[str, Any] = json.loads(done.stdout)
+    return seen
+
+
+@rule(
+    "L1.emulated.failure",
+    summary="work that fails is told by the next wait for its stream, and a lost device by every "
+    "call from then on",
+    why="A kernel fails long after it was queued. Where nobody is told, the tokens after it are "
+    "made of what was there before; where a lost device seems to come back, a server goes on with "
+    "half of its memory gone. An emulated device lets both happen: SIM_FAULT=corrupt@1+ "
+    "spoils every transfer, lost@1 loses the device at its first work, oom@1 refuses the first "
+    "allocation; see the README of vllm-adapter-sim.",
+    cases=_faults,
+    needs=("L1.stream.wait",),
+    seconds=150.0,
+)
+def check_failure(bench: Bench, case: Case) -> Observation:
+    """Lets the fault strike in a process of its own, and asks again and again."""
+    seen = bench.observe(with_fault, device=index(bench), fault=FAULTS[case.id])
+    if "died" in seen:
+        raise Failure("the faults to end in typed errors", f"the process to end: {seen['died']}")
+    for step, wanted in WANTED[case.id].items():
+        if seen[step] != wanted:
+            raise Failure(
+                f"{step} to answer {wanted or 'OK'} with SIM_FAULT={FAULTS[case.id]}",
+                f"{seen[step] or 'OK'}",
+            )
+    return Observation(note=", ".join(f"{step}: {kind}" for step, kind in seen.items() if kind))

@@ -15,7 +15,9 @@ from vllm_adapter.errors import DeviceError, OutOfMemory
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules._memory import MIB, allocated, expect_error, index
+from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.rules._drawn import MIB
+from vllm_adapter_conformance.rules._memory import descriptor, expect_refused, index
 
 if TYPE_CHECKING:
     from vllm_adapter.c_abi.library import Library
@@ -72,6 +74,15 @@ def _copies(library: Library, device: int, address: int) -> dict[str, Callable[[
     }
 
 
+def after_release(bench: Bench, *, device: int, how: str) -> dict[str, Any]:
+    """How a copy ended whose block was released."""
+    memory = bench.runtime.allocate_memory(SIZE, device)
+    copy = _copies(library_of(bench), device, memory.address)[how]
+    copy()
+    memory.free()
+    return looks.attempt(copy)
+
+
 @rule(
     "L1.library.freed",
     summary="the library refuses an address whose memory was released",
@@ -83,12 +94,19 @@ def _copies(library: Library, device: int, address: int) -> dict[str, Callable[[
 )
 def check_freed(bench: Bench, case: Case) -> None:
     """Releases a block, and copies to or from its address."""
-    library, device = library_of(bench), index(bench)
-    memory = bench.runtime.allocate_memory(SIZE, device)
-    copy = _copies(library, device, memory.address)[case.id]
-    copy()
-    memory.free()
-    expect_error(DeviceError, f"a {case.id} after its release", copy)
+    seen = bench.observe(after_release, device=index(bench), how=case.id)
+    expect_refused(seen, DeviceError, f"a {case.id} after its release")
+
+
+def of_another(bench: Bench, *, device: int, other: int, how: str) -> dict[str, Any]:
+    """How a copy ended whose address is another device's."""
+    library = library_of(bench)
+    library.open(other)
+    memory = bench.runtime.allocate_memory(SIZE, other)
+    try:
+        return looks.attempt(_copies(library, device, memory.address)[how])
+    finally:
+        memory.free()
 
 
 @rule(
@@ -102,13 +120,26 @@ def check_freed(bench: Bench, case: Case) -> None:
 )
 def check_foreign(bench: Bench, case: Case) -> None:
     """Gives the address of one device to the copies of another."""
-    library, device = library_of(bench), index(bench)
+    device = index(bench)
     other = next(d.index for d in bench.target.record.devices if d.index != device)
-    library.open(other)
-    memory = bench.runtime.allocate_memory(SIZE, other)
-    copy = _copies(library, device, memory.address)[case.id]
-    expect_error(DeviceError, f"a {case.id}, which is memory of device {other}", copy)
+    seen = bench.observe(of_another, device=device, other=other, how=case.id)
+    expect_refused(seen, DeviceError, f"a {case.id}, which is memory of device {other}")
+
+
+def sized(bench: Bench, *, device: int) -> dict[str, Any]:
+    """The library's figures of its memory, at rest and while PIECE bytes are held."""
+    library, runtime = library_of(bench), bench.runtime
+    before = runtime.query_memory_capacity(device)
+    total = library.device_info(device).total_bytes
+    memory = runtime.allocate_memory(PIECE, device)
+    during = runtime.query_memory_capacity(device)
     memory.free()
+    return {
+        "total": before.total_bytes,
+        "info": total,
+        "taken": before.free_bytes - during.free_bytes,
+        "above": looks.attempt(lambda: runtime.allocate_memory(total + 1, device).free()),
+    }
 
 
 @rule(
@@ -121,28 +152,53 @@ def check_foreign(bench: Bench, case: Case) -> None:
 )
 def check_capacity(bench: Bench, case: Case) -> Observation:
     """Compares memory_info, device_info, and memory_stats around an allocation."""
-    device, library = index(bench), library_of(bench)
-    before = bench.runtime.query_memory_capacity(device)
-    total = library.device_info(device).total_bytes
+    seen = bench.observe(sized, device=index(bench))
+    total = seen["info"]
     if case.id == "totals":
-        if before.total_bytes != total:
+        if seen["total"] != total:
             raise Failure(
                 f"memory_info to give device_info's total of {total} bytes",
-                f"{before.total_bytes} bytes",
+                f"{seen['total']} bytes",
             )
     elif case.id == "a request above the total":
-        expect_error(
-            OutOfMemory,
-            f"{total + 1} bytes of {total}",
-            lambda: bench.runtime.allocate_memory(total + 1, device).free(),
+        expect_refused(seen["above"], OutOfMemory, f"{total + 1} bytes of {total}")
+    elif not descriptor(bench).memory.free_step_bytes and not PIECE <= seen["taken"] <= 2 * PIECE:
+        raise Failure(
+            f"about {PIECE} bytes less free while they are held", f"{seen['taken']} less"
         )
-    else:
-        with allocated(bench, PIECE):
-            during = bench.runtime.query_memory_capacity(device)
-        taken = before.free_bytes - during.free_bytes
-        if not PIECE <= taken <= 2 * PIECE:
-            raise Failure(f"about {PIECE} bytes less free while they are held", f"{taken} less")
     return Observation(note=f"{total} bytes")
+
+
+FORKED: Final = (
+    "in_bad_fork",
+    "allocate",
+    "device_count",
+    "memory_info",
+    "stream_create",
+    "event_create",
+    "stream_synchronize",
+)
+
+
+def forked(bench: Bench, *, device: int, function: str) -> int | None:
+    """What a function of the library answers in a child that was forked after the open."""
+    library = library_of(bench)
+    library.open(device)
+    functions = library.functions
+    arguments: dict[str, tuple[Any, ...]] = {
+        "in_bad_fork": (),
+        "allocate": (device, SIZE, 0, ctypes.byref(ctypes.c_void_p())),
+        "device_count": (ctypes.byref(ctypes.c_int32()),),
+        "memory_info": (
+            device,
+            ctypes.byref(ctypes.c_uint64()),
+            ctypes.byref(ctypes.c_uint64()),
+        ),
+        "stream_create": (device, ctypes.byref(ctypes.c_uint64())),
+        "event_create": (device, ctypes.byref(ctypes.c_uint64())),
+        "stream_synchronize": (device, 0),
+    }
+    return _in_fork(lambda: int(functions[function](*arguments[function])))
 
 
 @rule(
@@ -152,24 +208,14 @@ def check_capacity(bench: Bench, case: Case) -> Observation:
     "parent's queues. vLLM and loaders start workers; those that fork must get a sentence. "
     "Remember the process that opened the device; in_bad_fork() is not 0 in another one, and "
     "every other function answers VA_ERROR_FORKED, without taking a lock.",
-    cases=of_library("in_bad_fork", "allocate"),
+    cases=of_library(*FORKED),
     needs=("L1.memory.allocate",),
 )
 def check_fork(bench: Bench, case: Case) -> None:
     """Forks after the device was opened, and asks the library in the child."""
     from vllm_adapter.c_abi import abi
 
-    library, device = library_of(bench), index(bench)
-    library.open(device)
-    functions = library.functions
-
-    def ask() -> int:
-        if case.id == "in_bad_fork":
-            return int(functions["in_bad_fork"]())
-        managed = ctypes.c_void_p()
-        return int(functions["allocate"](device, SIZE, 0, ctypes.byref(managed)))
-
-    answer = _in_fork(ask)
+    answer = bench.observe(forked, device=index(bench), function=case.id)
     wanted = "a number that is not 0" if case.id == "in_bad_fork" else f"{abi.FORKED} (forked)"
     right = answer != 0 if case.id == "in_bad_fork" else answer == abi.FORKED
     if answer is None or not right:

@@ -1,83 +1,122 @@
-"""L1: device memory: where it lies, how much there is, and that it is given back."""
+"""L1: what an allocation is: its size and address, its tensors, and its end."""
 
 from __future__ import annotations
 
-import gc
 import itertools
-import statistics
-from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Final
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
-from vllm_adapter.errors import AllocationFreed, DeviceError, OutOfMemory
+from vllm_adapter.errors import AllocationFreed, DeviceError, OutOfBounds
 from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import (
-    Case,
-    Failure,
-    NotDeclaredCase,
-    Observation,
-    once,
-    rule,
-)
+from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, once, rule
 from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.rules._drawn import MIB, beside, between, chance, content
 from vllm_adapter_conformance.rules._memory import (
-    MIB,
-    allocated,
     expect_bytes,
-    expect_error,
-    held_by_process,
+    expect_refused,
     index,
-    pattern,
-    read,
-    write,
+    torch_type,
 )
 
-ALIGNMENTS: Final = tuple(1 << power for power in range(13))
-ODD_SIZES: Final = (1, 3, 65, 4095, 17)
-"""Sizes that push the next allocation off any boundary that it is not moved to on purpose."""
-HUGE: Final = 1 << 62
-SMALL: Final = 256
-LARGE: Final = 64
-ROUNDS, PIECE = 6, 64 * MIB
+POWERS: Final = tuple(1 << power for power in range(22))
+"""Alignments up to 2 MiB."""
+HELD: Final = 3
+"""Allocations of one size and alignment at a time, so that none is aligned by luck."""
+POOL: Final = 200
+RACES: Final = 12
+
+
+def described(bench: Bench, *, device: int, size: int) -> dict[str, Any]:
+    """What an allocation says of itself, while it lives and after."""
+    memory = bench.runtime.allocate_memory(size, device)
+    storage = memory.storage
+    seen = {
+        "size": memory.size,
+        "bytes": storage.numel() * storage.element_size(),
+        "dimensions": storage.dim(),
+        "device": memory.device_id,
+        "torch": str(storage.device),
+        "address": memory.address,
+        "data_ptr": storage.data_ptr(),
+    }
+    memory.free()
+    return seen | {"live": memory.is_live}
 
 
 def _sizes(target: Target) -> Iterator[Case]:
+    draw = chance(target, "allocate")
     for size in (0, 1, 4095, 4096, 4097, MIB + 3):
-        yield Case(f"{size} bytes", {"size": size})
+        yield Case(f"{size} bytes", {"sizes": [size]})
+    drawn = [between(draw, 2, 1 << 26) for _ in range(6)]
+    yield Case("drawn", {"sizes": [*drawn, beside(draw, draw.randrange(5, 26))]})
 
 
 @rule(
     "L1.memory.allocate",
     summary="an allocation has the size, device and address that were asked for",
     why="Tensors of the KV cache and of weights are views of these allocations. One that is too "
-    "short lets the last block write into somebody else's memory.",
+    "short lets the last block write into somebody else's memory; one of no bytes is asked for by "
+    "an empty layer, and is an allocation like any other.",
     cases=_sizes,
     needs=("L1.device.open",),
 )
 def check_allocate(bench: Bench, case: Case) -> None:
     """Looks at what an allocation says of itself."""
-    size = case.params["size"]
-    with allocated(bench, size) as memory:
-        storage = memory.storage
-        got = (memory.size, storage.numel() * storage.element_size(), storage.dim())
+    device = index(bench)
+    for size in case.params["sizes"]:
+        seen = bench.observe(described, device=device, size=size)
+        got = (seen["size"], seen["bytes"], seen["dimensions"])
         if got != (size, size, 1):
             raise Failure(f"{size} bytes in one dimension", f"(size, bytes, dimensions) = {got}")
-        if memory.device_id != index(bench) or storage.device.type != bench.device.type:
-            raise Failure(f"memory on {bench.device}", f"{storage.device}")
-        if memory.address != storage.data_ptr() or (size and not memory.address):
-            raise Failure("the address of the storage", f"{memory.address:#x}")
-    if memory.is_live:
-        raise Failure("free() to end the allocation", "it still says that it is live")
+        kind, _, number = seen["torch"].partition(":")
+        right = kind == torch_type(bench.target) and (kind == "cpu" or int(number or 0) == device)
+        if seen["device"] != device or not right:
+            raise Failure(f"memory on device {device} ({torch_type(bench.target)})", seen["torch"])
+        if seen["address"] != seen["data_ptr"] or (size and not seen["address"]):
+            raise Failure("the address of the storage", f"{seen['address']:#x}")
+        if seen["live"]:
+            raise Failure("free() to end the allocation", "it still says that it is live")
+
+
+def addresses(
+    bench: Bench, *, device: int, requests: Sequence[tuple[int, int | None]]
+) -> list[list[int]]:
+    """Addresses of HELD allocations at a time for each (size, alignment)."""
+    found = []
+    for size, alignment in requests:
+        held = []
+        for _ in range(HELD):
+            held.append(bench.runtime.allocate_memory(size, device, alignment=alignment))
+            # what comes between moves the next one off any boundary it is not put on
+            held.append(bench.runtime.allocate_memory(17, device))
+        found.append([memory.address for memory in held[::2]])
+        for memory in held:
+            memory.free()
+    return found
 
 
 def _alignments(target: Target) -> Iterator[Case | NotDeclaredCase]:
-    for alignment in ALIGNMENTS:
-        yield Case(str(alignment), {"alignment": alignment, "asked": alignment})
-    declared = target.capability.memory.alignment_bytes if target.capability else None
+    draw = chance(target, "alignment")
+    for alignment in POWERS:
+        sizes = [
+            draw.randrange(1, 64),
+            draw.randrange(64, 4096),
+            between(draw, 4097, MIB),
+            MIB + draw.randrange(1, 4096),
+        ]
+        if alignment > MIB // 4:
+            sizes = [sizes[0], sizes[3]]
+        yield Case(str(alignment), {"alignment": alignment, "asked": alignment, "sizes": sizes})
+    memory = target.capability.memory if target.capability else None
+    declared = memory.alignment_bytes if memory else None
     if declared is not None:
         id, pointer = f"default ({declared})", "/memory/alignment_bytes"
         if target.emulator is None:
-            yield Case(id, {"alignment": declared, "asked": None}, pointer)
+            sizes = [1, 3, 65, 4095, 17, *(between(draw, 1, 8 * MIB) for _ in range(8)), MIB + 1]
+            params = {"alignment": declared, "asked": None, "sizes": sizes}
+            yield Case(id, params, pointer)
         else:
             yield NotDeclaredCase(
                 id, pointer, f"the memory is {target.emulator.name}'s, no chip's"
@@ -86,29 +125,47 @@ def _alignments(target: Target) -> Iterator[Case | NotDeclaredCase]:
 
 @rule(
     "L1.memory.alignment",
-    summary="addresses are multiples of the alignment that was asked for, or is declared",
+    summary="addresses are multiples of the alignment that was asked for, up to 2 MiB, or is "
+    "declared",
     why="Vector loads and DMA engines fault on, or silently round down, an address that is not "
-    "aligned. Allocate more and shift, if the vendor's allocator promises less; or declare what "
-    "it really promises in memory.alignment_bytes.",
+    "aligned; pages of 2 MiB are asked for by the cache. It holds for a byte as for a gigabyte. "
+    "Allocate more and shift, if the vendor's allocator promises less; or declare what it really "
+    "promises in memory.alignment_bytes.",
     cases=_alignments,
     needs=("L1.memory.allocate",),
 )
 def check_alignment(bench: Bench, case: Case) -> None:
-    """Holds several odd sizes at a time, so that no address is aligned by luck."""
-    alignment = case.params["alignment"]
-    with ExitStack() as stack:
-        for size in ODD_SIZES:
-            memory = stack.enter_context(allocated(bench, size, alignment=case.params["asked"]))
-            if memory.address % alignment:
+    """Holds several of each size at a time, small and large, so that none is aligned by luck."""
+    alignment, asked = case.params["alignment"], case.params["asked"]
+    sizes = case.params["sizes"]
+    requests = [(size, asked) for size in sizes]
+    seen = bench.observe(addresses, device=index(bench), requests=requests)
+    for size, found in zip(sizes, seen, strict=True):
+        for address in found:
+            if address % alignment:
                 raise Failure(
                     f"an address that is a multiple of {alignment}",
-                    f"{memory.address:#x} for {size} bytes",
+                    f"{address:#x} for {size} bytes",
                 )
+
+
+def asked_for(bench: Bench, *, device: int, size: int, alignment: int | None) -> dict[str, Any]:
+    """How a request ended; what it gave is given back."""
+
+    def ask() -> object:
+        memory = bench.runtime.allocate_memory(size, device, alignment=alignment)
+        memory.free()
+        return memory
+
+    return looks.attempt(ask)
 
 
 def _wrong_requests(target: Target) -> Iterator[Case]:
     yield Case("alignment 3", {"size": 64, "alignment": 3})
+    yield Case("alignment 0", {"size": 64, "alignment": 0})
+    yield Case("alignment -8", {"size": 64, "alignment": -8})
     yield Case("size -1", {"size": -1, "alignment": None})
+    yield Case("size -2^40", {"size": -(1 << 40), "alignment": None})
 
 
 @rule(
@@ -121,77 +178,156 @@ def _wrong_requests(target: Target) -> Iterator[Case]:
 )
 def check_request(bench: Bench, case: Case) -> None:
     """Asks for it."""
-    size, alignment = case.params["size"], case.params["alignment"]
-    expect_error(
-        DeviceError,
-        f"{size} bytes aligned to {alignment}",
-        lambda: bench.runtime.allocate_memory(size, index(bench), alignment=alignment),
-    )
+    seen = bench.observe(asked_for, device=index(bench), **case.params)
+    what = f"{case.params['size']} bytes aligned to {case.params['alignment']}"
+    expect_refused(seen, DeviceError, what)
+
+
+def held_together(bench: Bench, *, device: int, contents: Sequence[bytes]) -> dict[str, Any]:
+    """Fills many allocations that live at a time, and reads them all after that."""
+    held = [bench.runtime.allocate_memory(len(data), device) for data in contents]
+    try:
+        for memory, data in zip(held, contents, strict=True):
+            looks.put(bench, memory, data)
+        return {
+            "ranges": [(memory.address, memory.address + memory.size) for memory in held],
+            "contents": [looks.get(bench, memory) for memory in held],
+        }
+    finally:
+        for memory in held:
+            memory.free()
+
+
+def _together(target: Target) -> Iterator[Case]:
+    draw = chance(target, "disjoint")
+    few = [1, 63, 64, 65, 4095, 4096, 4097, 1, 100_001, 17, 2, MIB]
+    yield Case("a dozen", {"sizes": few})
+    yield Case("many small", {"sizes": [between(draw, 1, 4096) for _ in range(POOL)]})
+    yield Case("large", {"sizes": [between(draw, MIB, 6 * MIB) for _ in range(5)]})
 
 
 @rule(
     "L1.memory.disjoint",
     summary="allocations that live at a time do not overlap",
     why="Where they do, one request's keys are another's values: output that depends on who "
-    "else is served. Usual cause: the requested size is rounded in one place and not in another.",
-    cases=once,
+    "else is served. Usual cause: the requested size is rounded in one place and not in another, "
+    "or a pool gives its oldest piece again.",
+    cases=_together,
     needs=("L1.copy.round_trip", "L1.memory.allocate"),
 )
 def check_disjoint(bench: Bench, case: Case) -> None:
-    """Fills each with its own pattern, then reads all; and compares the ranges."""
-    sizes = [1, 63, 64, 65, 4095, 4096, 4097, 1, 100_001, 17, 2, MIB]
-    with ExitStack() as stack:
-        held = [stack.enter_context(allocated(bench, size)) for size in sizes]
-        for number, memory in enumerate(held):
-            write(bench, memory, pattern(bench, memory.size, number))
-        for number, memory in enumerate(held):
-            want = pattern(bench, memory.size, number)
-            expect_bytes(read(bench, memory), want, f"allocation {number} of {memory.size} bytes")
-        ranges = sorted((memory.address, memory.address + memory.size) for memory in held)
-        for (start, end), (following, _) in itertools.pairwise(ranges):
-            if following < end:
-                raise Failure(
-                    "ranges of addresses that do not overlap",
-                    f"{start:#x} to {end:#x} and one from {following:#x}",
-                )
+    """Fills each with its own bytes, then reads all; and compares the ranges."""
+    seed = bench.target.seed
+    contents = [content((seed, "held", n), size) for n, size in enumerate(case.params["sizes"])]
+    seen = bench.observe(held_together, device=index(bench), contents=contents)
+    for number, (got, want) in enumerate(zip(seen["contents"], contents, strict=True)):
+        expect_bytes(got, want, f"allocation {number} of {len(want)} bytes")
+    for (start, end), (following, _) in itertools.pairwise(sorted(seen["ranges"])):
+        if following < end:
+            raise Failure(
+                "ranges of addresses that do not overlap",
+                f"{start:#x} to {end:#x} and one from {following:#x}",
+            )
 
 
-def _too_large(target: Target) -> Iterator[Case]:
-    yield Case("total + 1 bytes", {"size": None})
-    yield Case("2^62 bytes", {"size": HUGE})
+def through_tensors(
+    bench: Bench, *, device: int, size: int, views: Sequence[tuple[int, int, str, bytes]]
+) -> dict[str, Any]:
+    """Writes through tensors over one allocation; tries one that would leave it; drops them all.
+
+    `views` are (offset, elements, dtype, bytes).
+    """
+    import torch
+
+    memory = bench.runtime.allocate_memory(size, device)
+    try:
+        looks.fill(bench, memory)
+        said = []
+        for offset, count, name, data in views:
+            dtype = getattr(torch, name)
+            tensor = memory.tensor((count,), dtype, offset=offset)
+            host = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            tensor.view(torch.uint8).copy_(host)
+            bench.runtime.synchronize_stream(device)
+            said.append((tensor.data_ptr() - memory.address, tensor.numel(), str(tensor.dtype)))
+            del tensor
+        beyond = [
+            looks.attempt(lambda: memory.tensor((size // 4 + 1,), torch.float32)),
+            looks.attempt(lambda: memory.tensor((2,), torch.float64, offset=size - 8)),
+            looks.attempt(lambda: memory.tensor((1,), torch.uint8, offset=-1)),
+        ]
+        others = [bench.runtime.allocate_memory(size, device) for _ in range(4)]
+        for other in others:
+            looks.fill(bench, other, 0x11)
+        whole = looks.get(bench, memory)
+        for other in others:
+            other.free()
+        return {"said": said, "beyond": beyond, "memory": whole}
+    finally:
+        memory.free()
 
 
 @rule(
-    "L1.memory.out_of_memory",
-    summary="more than there is raises OutOfMemory, and the device goes on",
-    why="vLLM and the planner try sizes until one fits. A request that is granted and not there "
-    "kills the process at its first use; one that leaves the device unusable ends the server.",
-    cases=_too_large,
-    needs=("L1.copy.round_trip", "L1.memory.capacity"),
+    "L1.memory.tensor",
+    summary="tensors over an allocation lie where they were asked for, inside it, and do not end "
+    "it",
+    why="Keys and values of a block are tensors at offsets of one allocation. An offset that is "
+    "lost lets values overwrite keys; one tensor beyond the end, the next layer's; and a memory "
+    "that goes with its first view is somebody else's by the next step.",
+    cases=once,
+    needs=("L1.copy.round_trip", "L1.memory.allocate"),
 )
-def check_out_of_memory(bench: Bench, case: Case) -> None:
-    """Asks for too much, then uses the device, and looks whether anything is still held."""
-    runtime, device = bench.runtime, index(bench)
-    total = runtime.query_memory_capacity(device).total_bytes
-    size = case.params["size"] or total + 1
-    before = runtime.memory_stats(device)
-    expect_error(
-        OutOfMemory,
-        f"{size} bytes of {total} in all",
-        lambda: runtime.allocate_memory(size, device),
-    )
-    after = runtime.memory_stats(device)
-    if after != before:
-        raise Failure(f"nothing to be held by the refusal: {before}", str(after))
-    data = pattern(bench, 4097, "after out of memory")
-    with allocated(bench, len(data)) as memory:
-        write(bench, memory, data)
-        expect_bytes(read(bench, memory), data, "a copy after the refusal")
+def check_tensor(bench: Bench, case: Case) -> None:
+    """Writes by tensors of several dtypes, drops them, takes other memory, and looks."""
+    draw, size = chance(bench.target, "tensor"), 1 << 14
+    views, want = [], bytearray([looks.DEVICE_POISON]) * size
+    for number, (name, width) in enumerate((("float32", 4), ("uint8", 1), ("float16", 2))):
+        offset, count = 4096 * number + 16 * draw.randrange(1, 60), draw.randrange(1, 300)
+        data = draw.randbytes(count * width)
+        views.append((offset, count, name, data))
+        want[offset : offset + len(data)] = data
+    seen = bench.observe(through_tensors, device=index(bench), size=size, views=views)
+    for (offset, count, name, _), said in zip(views, seen["said"], strict=True):
+        if tuple(said) != (offset, count, f"torch.{name}"):
+            raise Failure(
+                f"(offset, elements, dtype) = {(offset, count, f'torch.{name}')}", str(said)
+            )
+    for tried in seen["beyond"]:
+        expect_refused(tried, OutOfBounds, "a tensor that leaves its allocation")
+    expect_bytes(seen["memory"], bytes(want), "memory written through tensors that are gone")
 
 
 def _uses(target: Target) -> Iterator[Case]:
-    for use in ("free", "address", "storage", "copy to it", "copy from it"):
+    for use in ("free", "address", "storage", "tensor", "copy to it", "copy from it"):
         yield Case(use)
+
+
+def used_after(bench: Bench, *, device: int, use: str, size: int) -> list[dict[str, Any]]:
+    """How a use after free() ended: at once, and after others have had the memory."""
+    runtime = bench.runtime
+    memory = runtime.allocate_memory(size, device)
+    host = memoryview(bytearray(size))
+    actions = {
+        "free": memory.free,
+        "address": lambda: memory.address,
+        "storage": lambda: memory.storage,
+        "tensor": lambda: memory.tensor((1,), _uint8()),
+        "copy to it": lambda: runtime.copy_host_to_device(memory, host),
+        "copy from it": lambda: runtime.copy_device_to_host(memory, host),
+    }
+    memory.free()
+    seen = [looks.attempt(actions[use])]
+    others = [runtime.allocate_memory(size, device) for _ in range(3)]
+    seen.append(looks.attempt(actions[use]))
+    for other in others:
+        other.free()
+    return seen
+
+
+def _uint8() -> Any:
+    import torch
+
+    return torch.uint8
 
 
 @rule(
@@ -203,124 +339,46 @@ def _uses(target: Target) -> Iterator[Case]:
     needs=("L1.memory.allocate",),
 )
 def check_freed(bench: Bench, case: Case) -> None:
-    """Frees an allocation and uses it."""
-    runtime = bench.runtime
-    memory = runtime.allocate_memory(64, index(bench))
-    memory.free()
-    host = memoryview(bytearray(64))
-    action = {
-        "free": memory.free,
-        "address": lambda: memory.address,
-        "storage": lambda: memory.storage,
-        "copy to it": lambda: runtime.copy_host_to_device(memory, host),
-        "copy from it": lambda: runtime.copy_device_to_host(memory, host),
-    }[case.id]
-    expect_error(AllocationFreed, f"{case.id} after free()", action)
+    """Frees an allocation and uses it, before and after its memory is others'."""
+    draw = chance(bench.target, "freed", case.id)
+    for size in (64, between(draw, 1, MIB)):
+        seen = bench.observe(used_after, device=index(bench), use=case.id, size=size)
+        for tried in seen:
+            expect_refused(tried, AllocationFreed, f"{case.id} after free() of {size} bytes")
 
 
-def _leaks(target: Target) -> Iterator[Case]:
-    yield Case(f"{LARGE} x 1 MiB", {"count": LARGE, "size": MIB})
-    yield Case(f"{SMALL} x 256 bytes", {"count": SMALL, "size": 256})
+def freed_by_two(bench: Bench, *, device: int) -> list[list[str]]:
+    """How free() ended in each of two threads that call it at a time, some times."""
+    found = []
+    for _ in range(RACES):
+        memory, start = bench.runtime.allocate_memory(4096, device), threading.Barrier(2)
+        ends: list[str] = []
 
+        def free(memory: Any = memory, start: Any = start, ends: list[str] = ends) -> None:
+            start.wait()
+            seen = looks.attempt(memory.free)
+            ends.append(seen["kinds"][0] if "kinds" in seen else "freed")
 
-@rule(
-    "L1.memory.leak",
-    summary="what is freed is given back: the runtime's figures return to the start",
-    why="A server runs for weeks. What each request leaves behind ends it, at night. The figures "
-    "are the framework's own where it keeps some.",
-    cases=_leaks,
-    needs=("L1.memory.allocate",),
-)
-def check_leak(bench: Bench, case: Case) -> Observation:
-    """Allocates and frees many, one after the other and all at a time."""
-    runtime, device = bench.runtime, index(bench)
-    count, size = case.params["count"], case.params["size"]
-    before = runtime.memory_stats(device)
-    for _ in range(count):
-        runtime.allocate_memory(size, device).free()
-    held = [runtime.allocate_memory(size, device) for _ in range(count)]
-    full = runtime.memory_stats(device)
-    if full.allocated_bytes - before.allocated_bytes < count * size:
-        raise Failure(
-            f"at least {count * size} bytes more in use while they are held",
-            f"{full.allocated_bytes - before.allocated_bytes}",
-        )
-    for memory in held:
-        memory.free()
-    after = runtime.memory_stats(device)
-    if after != before:
-        raise Failure(
-            f"{before.allocated_bytes} bytes in {before.live_allocations} allocations, as before",
-            f"{after.allocated_bytes} bytes in {after.live_allocations}",
-        )
-    return Observation(note=f"by {before.source}")
+        threads = [threading.Thread(target=free) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found.append(sorted(ends))
+    return found
 
 
 @rule(
-    "L1.memory.returned",
-    summary="what is freed is given back: the system's figure does not grow from round to round",
-    why="A runtime can count well and still keep the memory. Here the driver is asked (for a "
-    "device that is the host: what the process has written and holds). A cache of freed blocks is "
-    "fine, since it is used again in the next round.",
+    "L1.memory.freed_once",
+    summary="of two threads that free one allocation, one succeeds and the other is told",
+    why="A request that is aborted while it ends is freed by two threads. If both succeed, its "
+    "memory is handed out twice, and two requests write into each other's cache.",
     cases=once,
-    needs=("L1.copy.round_trip", "L1.memory.leak"),
+    needs=("L1.memory.freed",),
 )
-def check_returned(bench: Bench, case: Case) -> Observation:
-    """Fills and frees one piece in each of six rounds; a leak grows by that much in each.
-
-    The middle of the rounds' growths is judged: others use the device, and this process, too,
-    and may give back a lot in one round.
-    """
-    data = bytes([1]) * PIECE
-
-    def used_after_round() -> int:
-        with allocated(bench, PIECE) as memory:
-            write(bench, memory, data)
-        return _used(bench)
-
-    gc.collect()  # garbage of earlier cases, given back between two rounds, would hide a leak
-    used = [used_after_round() for _ in range(ROUNDS)]
-    growth = int(statistics.median(after - before for before, after in itertools.pairwise(used)))
-    if growth > PIECE // 2:
-        raise Failure(
-            f"about the same bytes in use after each round of {PIECE}",
-            f"{growth} bytes more after a round (median of {ROUNDS - 1})",
-        )
-    return Observation(note=f"{growth} bytes more after a round (median of {ROUNDS - 1})")
-
-
-def _used(bench: Bench) -> int:
-    if bench.device.type == "cpu":
-        return held_by_process()
-    found = bench.runtime.query_memory_capacity(index(bench))
-    return found.total_bytes - found.free_bytes
-
-
-def _pinned(target: Target) -> Iterator[Case | NotDeclaredCase]:
-    for size in (1, 4097, MIB + 3):
-        yield Case(f"{size} bytes", {"size": size})
-
-
-@rule(
-    "L1.memory.pinned",
-    summary="pinned memory can be written and copied both ways",
-    why="Weights and swapped blocks are staged through it. Memory that is shorter than was asked "
-    "for, or read-only, fails in the middle of loading a model.",
-    cases=_pinned,
-    needs=("L1.copy.round_trip",),
-)
-def check_pinned(bench: Bench, case: Case) -> None:
-    """A round trip whose both ends on the host are pinned."""
-    size, runtime = case.params["size"], bench.runtime
-    out, back = runtime.allocate_pinned_memory(size), runtime.allocate_pinned_memory(size)
-    for view in (out, back):
-        if view.readonly or view.nbytes != size:
-            raise Failure(f"{size} bytes that may be written", f"{view.nbytes}, {view.readonly=}")
-    data = pattern(bench, size, "pinned")
-    out.cast("B")[:] = data
-    back.cast("B")[:] = bytes(size)
-    with allocated(bench, size) as memory:
-        runtime.copy_host_to_device(memory, out)
-        runtime.copy_device_to_host(memory, back)
-        runtime.synchronize_stream(index(bench))
-    expect_bytes(bytes(back.cast("B")), data, "the pinned round trip")
+def check_freed_once(bench: Bench, case: Case) -> None:
+    """Lets two threads free at a time."""
+    wanted = sorted(["freed", AllocationFreed.__name__])
+    for seen in bench.observe(freed_by_two, device=index(bench)):
+        if seen != wanted:
+            raise Failure("one free() to succeed and one to raise AllocationFreed", str(seen))

@@ -12,6 +12,11 @@ from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import declared, operator_cases
 from vllm_adapter_conformance.ops.space import drawn_cases
 
+_EAGER: Final = (
+    "transformers' eager attention rounds them to the dtype, before the scale and after it, which "
+    "is beyond the budget in bfloat16, and infinite in float16 above 65,504; flash, paged and "
+    "torch's fused kernels do not."
+)
 _BREAKS: Final = {
     "linear": "Every projection of a model is a linear: each token is computed from wrong "
     "activations, and the text is noise or slowly drifts.",
@@ -31,8 +36,9 @@ _BREAKS: Final = {
     "reshape_and_cache": "Keys and values land in slots of other tokens or sequences: one user "
     "reads another's context.",
     "paged_attention": "A token attends to what it must not see (the future, a freed block, "
-    "another sequence) or misses what it must.",
-    "attention": "A token of an encoder sees another text of the batch, or not all of its own.",
+    "another sequence) or misses what it must. Scores are asked for in float32: " + _EAGER,
+    "attention": "A token of an encoder sees another text of the batch, or not all of its own. "
+    "Scores are asked for in float32: " + _EAGER,
 }
 _MEND: Final = (
     "Cases with a few plain samples come first. Drawn ones follow, which span facts, sizes, "
@@ -77,7 +83,7 @@ def _check_drawn(bench: Bench, case: Case) -> Observation:
     op, worst = case.params["op"], 0.0
     for number, drawn in enumerate(case.params["draws"]):
         seed = f"{bench.target.seed}/{case.id}/{number}"
-        history = History(bench, op, drawn["facts"], drawn["choice"], seed)
+        history = History(bench, op, drawn["facts"], drawn["choice"], seed, drawn["between"])
         worst = max(worst, history.run())
     return Observation(worst, f"{len(case.params['draws'])} draws")
 

@@ -11,14 +11,7 @@ from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.ops.cases import (
-    Facts,
-    OpFacts,
-    base_cases,
-    declared,
-    refusal,
-    values,
-)
+from vllm_adapter_conformance.ops.cases import base_cases, declared, large_facts
 
 GOAL_BYTES: Final = 16 << 20
 """The calls of one case write about so much: more than the noise of a process."""
@@ -33,19 +26,7 @@ SLOPES: Final = {"Python objects": 1, "bytes of malloc": 24, "bytes on the devic
 def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for op in OPERATORS if target.capability else ():
         for base in base_cases(declared(target), op)[:1]:
-            yield Case(op, {"op": op, "facts": large(target, base)}, base.pointer)
-
-
-def large(target: Target, base: OpFacts) -> Facts:
-    """The base case with each size fact as large as is still declared."""
-    capability, facts = declared(target), dict(base.facts)
-    for name in OPERATORS[base.op].bind_facts:
-        if OPERATORS[base.op].facts[name].off is None:
-            for value in sorted(values(capability, OPERATORS[base.op], name), reverse=True):
-                if refusal(capability, base.op, {**facts, name: value}) is None:
-                    facts[name] = value
-                    break
-    return facts
+            yield Case(op, {"op": op, "facts": large_facts(declared(target), base)}, base.pointer)
 
 
 @rule(

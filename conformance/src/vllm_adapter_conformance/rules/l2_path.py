@@ -9,8 +9,7 @@ from vllm_adapter.contract.operators import DTYPES, OPERATORS
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.ops.cases import Facts, base_cases, declared
-from vllm_adapter_conformance.rules.l2_leak import large
+from vllm_adapter_conformance.ops.cases import Facts, base_cases, declared, large_facts
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +113,7 @@ def _host_time(target: Target) -> Iterator[Case | NotDeclaredCase]:
                 yield NotDeclaredCase(op, "/identity/torch_type", _HOST)
             else:
                 slow = _is_emulated(target) and op in PRODUCTS
-                facts = base.facts if slow else large(target, base)
+                facts = base.facts if slow else large_facts(declared(target), base)
                 yield Case(op, {"op": op, "facts": facts}, base.pointer)
 
 

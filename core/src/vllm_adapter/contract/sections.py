@@ -112,6 +112,9 @@ class Memory(Struct, frozen=True):
     """Whether device memory is the host's own memory."""
     runtime_reserve_bytes: Whole | None = None
     """Bytes that driver and runtime keep for themselves on each device."""
+    free_step_bytes: Whole | None = None
+    """Steps in bytes in which free memory falls and rises, where a pool takes and keeps memory and
+    cannot tell what it holds; null: by what each allocation takes."""
     source: GivenSource = None
 
 

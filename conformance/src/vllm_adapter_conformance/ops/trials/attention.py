@@ -9,10 +9,16 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import RandomTensors, laid, torch_dtype
+from vllm_adapter_conformance.ops.draw import (
+    RandomTensors,
+    laid,
+    laid_parts,
+    streams,
+    torch_dtype,
+)
 from vllm_adapter_conformance.ops.lengths import packed_lengths
 from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
-from vllm_adapter_conformance.ops.trials._attend import attend
+from vllm_adapter_conformance.ops.trials._attend import Masking, Pair, packed
 from vllm_adapter_conformance.ops.trials._values import score_values
 
 KV_HEADS: Final = 2
@@ -28,21 +34,15 @@ def _reference(
     window: int,
     soft_cap: float,
 ) -> Sequence[Expected]:
-    outs = [torch.empty_like(query) for _ in range(3)]
-    for start, stop in itertools.pairwise(query_start_loc.tolist()):
-        rows = slice(start, stop)
-        found = attend(
-            query[rows],
-            key[rows],
-            value[rows],
-            scale,
-            causal=causal,
-            window=window,
-            soft_cap=soft_cap,
-        )
-        for out, part in zip(outs, found, strict=True):
-            out[rows] = part
-    return [Expected(*outs)]
+    starts = query_start_loc.tolist()
+    lengths = [stop - start for start, stop in itertools.pairwise(starts)]
+
+    def gathered(numbers: Sequence[int]) -> Pair:
+        rows = [slice(starts[n], starts[n + 1]) for n in numbers]
+        return torch.stack([key[r] for r in rows]), torch.stack([value[r] for r in rows])
+
+    mask = Masking(causal, window, soft_cap)
+    return [packed(query, starts, lengths, gathered, scale, mask)]
 
 
 def _samples(facts: Facts, seed: int) -> Sequence[Sample]:
@@ -79,20 +79,17 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
     lengths = packed_lengths(choice, seed)
 
     def build(to_device: ToDevice) -> tuple[object, ...]:
-        draw = RandomTensors(0, "attention", seed, contents)
-        fused = draw.quick(sum(lengths), heads + 2 * kv_heads, size, dtype=dtype)
+        draw, _ = streams("attention", seed, contents)
+        tokens = sum(lengths)
+        fused = draw.quick(tokens, heads + 2 * kv_heads, size, dtype=dtype)
         query, key, value = torch.split(fused, [heads, kv_heads, kv_heads], dim=1)
-        query, key = score_values(draw, choice["values"], query, key)
-        if choice["layout"] == "fused":
-            memory = to_device(torch.cat((query, key, value), 1))
-            parts = torch.split(memory, [heads, kv_heads, kv_heads], dim=1)
-        else:
-            parts = tuple(
-                laid(to_device, p.contiguous(), choice["layout"]) for p in (query, key, value)
-            )
+        places = torch.arange(tokens) / max(1, tokens)
+        made = score_values(draw, choice["values"], query, key, value, places)
+        layouts = choice["layout"], choice["keys"], choice["added"]
+        parts = laid_parts(to_device, made, layouts)
         starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
         options = bool(facts["causal"]), int(facts["window"]), float(facts["soft_cap"])
-        return *parts, to_device(starts), size ** choice["scale"], *options
+        return *parts, laid(to_device, starts, choice["ids"]), size ** choice["scale"], *options
 
     terms = max(size, *lengths, 1)
     return Sample(f"drawn: {dict(choice)}", build, terms=terms)

@@ -8,12 +8,18 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import RandomTensors, laid, torch_dtype
+from vllm_adapter_conformance.ops.draw import (
+    RandomTensors,
+    laid,
+    middle_turned,
+    streams,
+    torch_dtype,
+)
 from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials._values import copied_values
 
 ROWS: Final = 50
-EDGES: Final = (127, 128, 255, 256, 32767, 32768, 65535, 65536)
+EDGES: Final = (65536, 32768, 256, 2049, 128, 65535, 32767, 255, 127, 2048, 1023, 1024)
 """Numbers that do not fit some integers."""
 
 
@@ -47,16 +53,18 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
     hidden, rows, dtype = int(facts["hidden"]), choice["vocabulary"], torch_dtype(facts)
 
     def build(to_device: ToDevice) -> tuple[object, ...]:
-        draw = RandomTensors(0, "embedding", seed, contents)
-        ids = draw.integers(0, rows, *choice["rows"])
+        draw, places = streams("embedding", seed, contents)
+        ids = places.integers(0, rows, *choice["rows"])
         named = torch.tensor([rows - 1, 0, *(edge for edge in EDGES if edge < rows)])
         flat = ids.flatten()
-        flat[: len(named)] = named[draw.permutation(len(named))][: len(flat)]
+        flat[: len(named)] = named[places.permutation(len(named))][: len(flat)]
+        flat = middle_turned(flat[places.permutation(len(flat))], contents)
         # Rows that nobody asks for are no numbers.
         table = torch.full((rows, hidden), torch.nan, dtype=dtype)
         asked = torch.unique(flat)
         table[asked] = copied_values(draw, choice["values"], (len(asked), hidden), dtype)
-        return to_device(flat.view(ids.shape)), laid(to_device, table, choice["weights"])
+        flat = flat.view(ids.shape)
+        return laid(to_device, flat, choice["ids"]), laid(to_device, table, choice["weights"])
 
     return Sample(f"drawn: {dict(choice)}", build)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import RandomTensors, columns, laid, torch_dtype
+from vllm_adapter_conformance.ops.draw import RandomTensors, columns, laid, streams, torch_dtype
 from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials import rms_norm
 from vllm_adapter_conformance.ops.trials._values import row_values
@@ -46,15 +46,13 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
     hidden, dtype = int(facts["hidden"]), torch_dtype(facts)
 
     def build(to_device: ToDevice) -> tuple[object, ...]:
-        draw = RandomTensors(0, "fused_add_rms_norm", seed, contents)
+        draw, _ = streams("fused_add_rms_norm", seed, contents)
         shape = (*choice["rows"], hidden)
         x, residual = (row_values(draw, choice["values"], shape, dtype) for _ in range(2))
         weight = laid(to_device, draw.quick(hidden, dtype=dtype), choice["weights"])
-        # The residual of a model is no view of something else, though it may lie anywhere.
-        beside = "offset" if choice["weights"] == "offset" else "plain"
         return (
             laid(to_device, x, choice["layout"]),
-            laid(to_device, residual, beside),
+            laid(to_device, residual, choice["residual"]),
             weight,
             choice["eps"],
         )

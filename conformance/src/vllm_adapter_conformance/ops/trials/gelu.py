@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import RandomTensors, columns, laid, torch_dtype
+from vllm_adapter_conformance.ops.draw import RandomTensors, columns, laid, streams, torch_dtype
 from vllm_adapter_conformance.ops.trial import (
     Expected,
     Sample,
@@ -63,7 +63,7 @@ def _samples(name_of_op: str, halves: int) -> SampleMaker:
 def _draw(name_of_op: str, *, gated: bool) -> SampleDrawer:
     def make(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
         def build(to_device: ToDevice) -> tuple[object, ...]:
-            draw = RandomTensors(0, name_of_op, seed, contents)
+            draw, _ = streams(name_of_op, seed, contents)
             shape = (*choice["rows"], int(facts["hidden"]))
             x = gate_values(draw, choice["values"], shape, torch_dtype(facts))
             if gated:

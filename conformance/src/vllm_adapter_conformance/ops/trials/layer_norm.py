@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import RandomTensors, columns, laid, torch_dtype
+from vllm_adapter_conformance.ops.draw import RandomTensors, columns, laid, streams, torch_dtype
 from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials._values import row_values
 
@@ -63,10 +63,10 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
     hidden, dtype = int(facts["hidden"]), torch_dtype(facts)
 
     def build(to_device: ToDevice) -> tuple[object, ...]:
-        draw = RandomTensors(0, "layer_norm", seed, contents)
+        draw, _ = streams("layer_norm", seed, contents)
         x = row_values(draw, choice["values"], (*choice["rows"], hidden), dtype)
         weight, bias = draw.quick(2, hidden, dtype=dtype)
-        shift = laid(to_device, bias, choice["weights"]) if facts["bias"] else None
+        shift = laid(to_device, bias.clone(), choice["shift"]) if facts["bias"] else None
         scale = laid(to_device, weight.clone(), choice["weights"])
         return laid(to_device, x, choice["layout"]), scale, shift, choice["eps"]
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any, Final
 
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
 from vllm_adapter.engine.ops.step import Step, make_step
-from vllm_adapter_conformance.ops.draw import RandomTensors, laid, torch_dtype
+from vllm_adapter_conformance.ops.draw import (
+    CONTENTS,
+    RandomTensors,
+    laid,
+    middle_turned,
+    streams,
+    torch_dtype,
+)
 from vllm_adapter_conformance.ops.lengths import paged_lengths
 from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
-from vllm_adapter_conformance.ops.trials._attend import attend
+from vllm_adapter_conformance.ops.trials._attend import Masking, Pair, packed
 from vllm_adapter_conformance.ops.trials._values import score_values
 from vllm_adapter_conformance.ops.trials.reshape_and_cache import laid_caches
 
@@ -34,20 +42,23 @@ def _reference(
     soft_cap: float,
     plan: int,
 ) -> Sequence[Expected]:
-    outs = [torch.empty_like(query) for _ in range(3)]
+    starts, contexts = query_start_loc.tolist(), seq_lens.tolist()
     block_size = key_cache.shape[1]
-    for i, context in enumerate(seq_lens.tolist()):
-        rows = slice(*query_start_loc[i : i + 2].tolist())
-        blocks = block_table[i, : -(-context // block_size)].long()
+
+    def gathered(numbers: Sequence[int]) -> Pair:
+        context = contexts[numbers[0]]
+        length = starts[numbers[0] + 1] - starts[numbers[0]]
+        # Blocks before every window are not looked at: they may be nobody's.
+        first = max(0, context - length - window + 1) // block_size if window else 0
+        blocks = block_table[list(numbers), first : -(-context // block_size)].long()
+        seen = slice(None), slice(0, context - first * block_size)
         keys, values = (
-            _blocks(cache, blocks).flatten(0, 1)[:context] for cache in (key_cache, value_cache)
+            _blocks(cache, blocks).flatten(1, 2)[seen] for cache in (key_cache, value_cache)
         )
-        found = attend(
-            query[rows], keys, values, scale, causal=True, window=window, soft_cap=soft_cap
-        )
-        for out, part in zip(outs, found, strict=True):
-            out[rows] = part
-    return [Expected(*outs)]
+        return keys, values
+
+    mask = Masking(True, window, soft_cap)
+    return [packed(query, starts, contexts, gathered, scale, mask)]
 
 
 def _blocks(cache: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
@@ -122,7 +133,7 @@ def _poison_unseen(
     caches: [2, blocks, block_size, kv_heads, head_size]; lengths and window in tokens.
     """
     block = caches.shape[2]
-    seen = _seen(caches.shape[1], block, table, queries, contexts, window)
+    seen = _seen(caches.shape[1], block, table, queries, contexts, window) >= 0
     caches.flatten(1, 2)[:, ~seen] = torch.nan
 
 
@@ -134,13 +145,13 @@ def _seen(
     contexts: Sequence[int],
     window: int,
 ) -> torch.Tensor:
-    """bool[slots]: whether some query sees what is in a slot."""
-    seen = torch.zeros(blocks * block, dtype=torch.bool)
+    """float32[slots]: where in a sequence it lies, of [0, 1); -1 where no query sees it."""
+    seen = torch.full((blocks * block,), -1.0)
     for mine, length, context in zip(table, queries, contexts, strict=True):
         first = max(0, context - length - window + 1) if window else 0
         if length:
             places = torch.arange(first, context)
-            seen[torch.tensor(mine)[places // block] * block + places % block] = True
+            seen[torch.tensor(mine)[places // block] * block + places % block] = places / context
     return seen
 
 
@@ -149,15 +160,18 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
     kv_heads, window = choice["kv_heads"], int(facts["window"])
     heads = kv_heads * int(facts["gqa_ratio"])
     stored = dtype if facts["kv_dtype"] == "auto" else getattr(torch, str(facts["kv_dtype"]))
-    queries, contexts = paged_lengths(choice, block, seed)
+    queries, longest = paged_lengths(choice, block, seed)
+    contexts = _other_contexts(queries, longest, choice["phase"], block, seed, contents)
 
     def tables(device: torch.device | str = "cpu") -> Step:
         """The step with its table as wide as chosen, on the host or a device."""
-        draw = RandomTensors(0, "tables", seed, contents)
-        rows, pool = _tables(draw, contexts, block, choice)
+        rows, pool = _tables(longest, block, choice, seed, contents)
         step = make_step(queries, contexts, rows, block)
         filler = pool - 1 if choice["filler"] == "free" else choice["filler"]
-        table = step.block_table.masked_fill(step.block_table < 0, filler)
+        # What lies behind a sequence's last block is nothing, though it was given blocks for more.
+        used = torch.tensor([-(-context // block) for context in contexts], dtype=torch.int64)
+        beyond = torch.arange(step.block_table.shape[1]) >= used[:, None]
+        table = step.block_table.masked_fill(beyond, filler)
         if choice["table"] != "exact":
             more = torch.full((len(rows), 3), filler, dtype=torch.int32)
             table = torch.cat((table, more), 1)
@@ -168,28 +182,29 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
 
     def build(to_device: ToDevice) -> tuple[object, ...]:
         on_host = tables()
-        draw = RandomTensors(0, "paged_attention", seed, contents)
-        rows, pool = _tables(RandomTensors(0, "tables", seed, contents), contexts, block, choice)
+        draw, _ = streams("paged_attention", seed, contents)
+        rows, pool = _tables(longest, block, choice, seed, contents)
         query = draw.quick(sum(queries), heads, size, dtype=dtype)
-        caches = torch.full((2, pool, block, kv_heads, size), torch.nan, dtype=dtype)
-        seen = _seen(pool, block, rows, queries, contexts, window).nonzero()[:, 0]
+        caches = torch.full((2, pool, block, kv_heads, size), torch.nan, dtype=stored)
+        where = _seen(pool, block, rows, queries, contexts, window)
+        seen = (where >= 0).nonzero()[:, 0]
         pair = draw.quick(2, len(seen), kv_heads, size, dtype=dtype)
-        query, keys = score_values(draw, choice["values"], query, pair[0])
+        query, keys, values = score_values(
+            draw, choice["values"], query, pair[0], pair[1], where[seen]
+        )
         flat = caches.flatten(1, 2)
-        flat[0, seen], flat[1, seen] = keys, pair[1]
-        key_cache, value_cache = laid_caches(to_device, caches.to(stored), choice["cache"])
-        if choice["layout"] == "fused":
-            fused = torch.cat((query, torch.full((len(query), 2, size), torch.nan).to(dtype)), 1)
-            query = to_device(fused)[:, :heads]
-        else:
-            query = laid(to_device, query, choice["layout"])
+        flat[0, seen], flat[1, seen] = keys.to(stored), values.to(stored)
+        key_cache, value_cache = laid_caches(to_device, caches, choice["cache"])
         table = on_host.block_table
-        if choice["table"] == "view":
-            table = laid(to_device, table, "wider")
+        if choice["table"] in ("view", "offset"):
+            table = laid(to_device, table, "wider" if choice["table"] == "view" else "offset")
         else:
             table = to_device(table)
-        lengths = to_device(on_host.seq_lens), to_device(on_host.query_start_loc)
+        lengths = [
+            laid(to_device, t, choice["ids"]) for t in (on_host.seq_lens, on_host.query_start_loc)
+        ]
         options = (size ** choice["scale"], window, float(facts["soft_cap"]), 0)
+        query = laid(to_device, query, choice["layout"])
         return query, key_cache, value_cache, table, *lengths, *options
 
     def step(device: torch.device) -> Step:
@@ -198,13 +213,33 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
     return Sample(f"drawn: {dict(choice)}", build, step, max(size, *contexts, 1))
 
 
+def _other_contexts(
+    queries: Sequence[int],
+    contexts: Sequence[int],
+    phase: str,
+    block: int,
+    seed: str,
+    contents: int,
+) -> tuple[int, ...]:
+    """Contexts of other contents: as a sequence has them at another step, in the same shapes."""
+    if not CONTENTS[contents][1] or phase == "prefill":
+        return tuple(contexts)
+    random = Random(f"{seed}/contexts/{CONTENTS[contents][1]}")
+    least = 2 if phase == "decode" else 0
+    return tuple(
+        max(q, min(c, least), c - random.randint(0, block))
+        for q, c in zip(queries, contexts, strict=True)
+    )
+
+
 def _tables(
-    draw: RandomTensors, contexts: Sequence[int], block: int, choice: Mapping[str, Any]
+    contexts: Sequence[int], block: int, choice: Mapping[str, Any], seed: str, contents: int
 ) -> tuple[list[list[int]], int]:
     """Blocks of each sequence, in random order, and how many there are in all.
 
     In a large pool they are the last ones; the very last is nobody's, and neither is the first.
     """
+    _, draw = streams("tables", seed, contents)
     counts = [-(-context // block) for context in contexts]
     needed = sum(counts)
     pool = max(choice["pool"], needed + 2)
@@ -214,7 +249,7 @@ def _tables(
         # A common prefix: whole blocks that both sequences have.
         common = min(contexts[number], contexts[number - 1]) // block
         rows[number][:common] = rows[number - 1][:common]
-    return rows, pool
+    return [middle_turned(torch.tensor(row), contents).tolist() for row in rows], pool
 
 
 TRIAL: Final = Trial(

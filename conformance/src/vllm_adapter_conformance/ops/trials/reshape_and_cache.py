@@ -8,7 +8,14 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import RandomTensors, laid, torch_dtype
+from vllm_adapter_conformance.ops.draw import (
+    RandomTensors,
+    laid,
+    laid_parts,
+    middle_turned,
+    streams,
+    torch_dtype,
+)
 from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials._values import copied_values
 
@@ -83,21 +90,17 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
     values = choice["values"] if stored == dtype else "normal"
 
     def build(to_device: ToDevice) -> tuple[object, ...]:
-        draw = RandomTensors(0, "reshape_and_cache", seed, contents)
-        slots = _slots(draw, tokens, blocks * block, choice["padding"])
+        draw, places = streams("reshape_and_cache", seed, contents)
+        slots = _slots(places, tokens, blocks * block, choice["padding"])
+        slots = middle_turned(slots, contents)
         qkv = copied_values(draw, values, (tokens, 3 * heads, size), dtype)
         qkv[slots < 0] = torch.nan
         held = torch.arange(2 * blocks * block * heads * size, dtype=torch.float32) % 509 - 254
         caches = held.view(2, blocks, block, heads, size).to(stored)
-        key, value = qkv[:, heads : 2 * heads], qkv[:, 2 * heads :]
-        if choice["layout"] == "fused":
-            memory = to_device(qkv)
-            key, value = memory[:, heads : 2 * heads], memory[:, 2 * heads :]
-        else:
-            key, value = (
-                laid(to_device, part.contiguous(), choice["layout"]) for part in (key, value)
-            )
-        return key, value, *laid_caches(to_device, caches, choice["cache"]), to_device(slots)
+        layouts = choice["layout"], choice["layout"], choice["added"]
+        _, key, value = laid_parts(to_device, torch.split(qkv, heads, dim=1), layouts)
+        pair = laid_caches(to_device, caches, choice["cache"])
+        return key, value, *pair, laid(to_device, slots, choice["ids"])
 
     return Sample(f"drawn: {dict(choice)}", build)
 
@@ -106,8 +109,19 @@ def laid_caches(
     to_device: ToDevice, caches: torch.Tensor, how: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """caches[2, blocks, ...] as keys and values, which may be views of one tensor."""
-    if how == "apart":
-        return to_device(caches[0]), to_device(caches[1])
+    if how in ("apart", "offset"):
+        plain = "plain" if how == "apart" else how
+        return laid(to_device, caches[0], plain), laid(to_device, caches[1], plain)
+    if "heads first" in how:
+        # [blocks, kv_heads, block_size, head_size] in memory, of keys, of values or of both.
+        turned = [how != "values heads first", how != "keys heads first"]
+        pair = [
+            to_device(cache.transpose(1, 2).contiguous()).transpose(1, 2)
+            if turn
+            else to_device(cache)
+            for cache, turn in zip(caches, turned, strict=True)
+        ]
+        return pair[0], pair[1]
     if how == "one behind the other":
         both = to_device(caches)
         return both[0], both[1]
@@ -124,8 +138,9 @@ def _slots(draw: RandomTensors, tokens: int, slots: int, padding: int | str) -> 
     chosen = chosen[draw.permutation(tokens)]
     if padding == "all":
         chosen[:] = -1
-    elif padding != "none":
-        chosen[2::3] = int(padding)
+    elif padding != "none" and tokens:
+        chosen[draw.integers(0, 3, tokens) == 0] = int(padding)
+        chosen[int(draw.integers(0, tokens, 1))] = int(padding)
     return chosen
 
 

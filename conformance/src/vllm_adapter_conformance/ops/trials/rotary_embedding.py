@@ -8,7 +8,15 @@ from typing import Any, Final
 import torch
 
 from vllm_adapter.engine.ops.spec import Facts
-from vllm_adapter_conformance.ops.draw import RandomTensors, laid, torch_dtype
+from vllm_adapter_conformance.ops.draw import (
+    CONTENTS,
+    RandomTensors,
+    laid,
+    laid_parts,
+    middle_turned,
+    streams,
+    torch_dtype,
+)
 from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 
 KV_HEADS: Final = 2
@@ -101,26 +109,24 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         table_dtype = torch.float32
 
     def build(to_device: ToDevice) -> tuple[object, ...]:
-        draw = RandomTensors(0, "rotary_embedding", seed, contents)
-        positions = draw.integers(0, places, tokens)
+        draw, where = streams("rotary_embedding", seed, contents)
+        positions = where.integers(0, places, tokens)
         positions[:2] = torch.tensor([places - 1, 0])[:tokens]
+        positions = middle_turned(positions[where.permutation(tokens)], contents)
         table = torch.full((places, rotary), torch.nan, dtype=table_dtype)
         seen = torch.unique(positions)
-        turns = 10000.0 ** -torch.linspace(0, 1, rotary // 2, dtype=torch.float64)
+        base = (1e4, 5e5, 1e2)[CONTENTS[contents][0]]
+        turns = base ** -torch.linspace(0, 1, rotary // 2, dtype=torch.float64)
         angles = seen.double().outer(turns)
         table[seen] = torch.cat((angles.cos(), angles.sin()), -1).to(table_dtype)
-        scale = 1e3 if choice["values"] == "large" else 1.0
+        scale = {"large": 1e3, "tiny": 1e-3}.get(choice["values"], 1.0)
         qkv = draw.quick(tokens, heads + 2 * kv_heads, size, dtype=dtype, scale=scale)
-        query, key = qkv[:, :heads], qkv[:, heads : heads + kv_heads]
-        if choice["layout"] == "fused":
-            memory = to_device(qkv)
-            query, key = memory[:, :heads], memory[:, heads : heads + kv_heads]
-        else:
-            query, key = (
-                laid(to_device, part.contiguous(), choice["layout"]) for part in (query, key)
-            )
+        parts = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
+        layouts = choice["layout"], choice["keys"], choice["keys"]
+        query, key, _ = laid_parts(to_device, parts, layouts)
         table = laid(to_device, table, choice["weights"])
-        return to_device(positions), query, key, table, bool(facts["interleaved"])
+        positions = laid(to_device, positions, choice["ids"])
+        return positions, query, key, table, bool(facts["interleaved"])
 
     return Sample(f"drawn: {dict(choice)}", build)
 

@@ -99,11 +99,16 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCapacity:
-    """Bytes of one device. `unified`: it is host memory, shared with everything else."""
+    """Bytes of one device. `unified`: it is host memory, shared with everything else.
+
+    `pooled_bytes` are those that the runtime's own pool holds and hands out again: what was freed
+    and not given back. Small allocations can have `free_bytes + pooled_bytes` together.
+    """
 
     total_bytes: int
     free_bytes: int
     unified: bool
+    pooled_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +211,9 @@ class RuntimeAdapter(ABC):
 
     def query_memory_capacity(self, device_id: int) -> MemoryCapacity:
         """Bytes in all and free now, as the driver or the system says; never a datasheet's.
+
+        A runtime with a pool says what that holds, so that free and pooled bytes together fall by
+        what is taken and rise by what is freed.
 
         Raises:
             DeviceError: this runtime cannot tell.

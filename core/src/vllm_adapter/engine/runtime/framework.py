@@ -150,7 +150,17 @@ class FrameworkRuntime(RuntimeAdapter):
         if self.torch_type == "cpu":
             return _host_capacity()
         free, total = self._module.mem_get_info(device)
-        return MemoryCapacity(int(total), int(free), unified=False)
+        return MemoryCapacity(
+            int(total), int(free), unified=False, pooled_bytes=self._pooled(device)
+        )
+
+    def _pooled(self, device: torch.device) -> int:
+        """What torch's caching allocator keeps of freed memory; 0 where it has none."""
+        reserved = getattr(self._module, "memory_reserved", None)
+        allocated = getattr(self._module, "memory_allocated", None)
+        if reserved is None or allocated is None:
+            return 0
+        return max(0, int(reserved(device)) - int(allocated(device)))
 
     def memory_stats(self, device_id: int) -> MemoryStats:
         device = self.device(device_id)
@@ -176,6 +186,11 @@ class FrameworkRuntime(RuntimeAdapter):
             raise DeviceError(
                 f"{stream!r} is no stream of a {self.torch_type} device of torch's",
                 hint="make it with create_stream of this runtime",
+            )
+        if (stream.device.index or 0) != device_id:
+            raise DeviceError(
+                f"{stream!r} cannot take work of device {device_id}",
+                hint="make the stream on the device whose memory is used",
             )
         with stream:
             host = source if target.device.type == self.torch_type else target

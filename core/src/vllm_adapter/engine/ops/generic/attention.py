@@ -217,9 +217,13 @@ def _softmax_of_scores(
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, copied if its data do not begin at a multiple of 16 bytes.
+    """The tensor, copied if its data or its rows do not begin at multiples of 16 bytes.
 
-    torch's fused attention reads so many at once, and does not ask where a view begins.
+    torch's fused attention reads so many at once, and does not ask where a view begins; rows that
+    are no whole multiple it pads, which is a copy.
     """
-    misplaced = tensor.storage_offset() * tensor.element_size() % VECTOR_BYTES
-    return tensor.clone() if misplaced else tensor
+    width = tensor.element_size()
+    misplaced = tensor.storage_offset() * width % VECTOR_BYTES
+    if not misplaced and tensor.shape[-1] * width % VECTOR_BYTES == 0:
+        misplaced = any(stride * width % VECTOR_BYTES for stride in tensor.stride()[:-1])
+    return tensor.clone(memory_format=torch.contiguous_format) if misplaced else tensor

@@ -1,0 +1,275 @@
+"""L1: streams, events and memory of a C library, asked past core: rules of `vllm_adapter.h`."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, Final
+
+from vllm_adapter.errors import DeviceError
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Case, Failure, Observation, rule
+from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.rules._drawn import chance, content
+from vllm_adapter_conformance.rules._memory import descriptor, expect_bytes, expect_refused, index
+from vllm_adapter_conformance.rules._torch_streams import Work, emptied
+from vllm_adapter_conformance.rules.l1_library import library_of, of_library
+
+STREAMS: Final = 300
+EVENTS: Final = 3000
+HELD: Final = 100
+LONG: Final = 4
+PIECE: Final = 1 << 20
+
+
+def handles(bench: Bench, *, device: int, kind: str, count: int, held: int) -> dict[str, Any]:
+    """Creates and destroys handles one after the other, then some at a time; and uses a dead one.
+
+    `kind` is "stream" or "event". Seen are how that ended, and how many of those that were held
+    at a time were unlike.
+    """
+    library = library_of(bench)
+    library.open(device)
+
+    def make() -> int:
+        made = ctypes.c_uint64()
+        library.call(f"{kind}_create", device, ctypes.byref(made))
+        return made.value
+
+    def end(handle: int) -> None:
+        library.call(f"{kind}_destroy", device, handle)
+
+    def one_by_one() -> None:
+        for _ in range(count):
+            end(make())
+
+    seen: dict[str, Any] = {"one by one": looks.attempt(one_by_one), "unlike": 0}
+
+    def at_a_time() -> None:
+        made = [make() for _ in range(held)]
+        seen["unlike"] = len(set(made))
+        for handle in made:
+            end(handle)
+
+    seen["at a time"] = looks.attempt(at_a_time)
+    if "kinds" in seen["one by one"]:
+        return seen
+    dead = make()
+    end(dead)
+    use = "stream_synchronize" if kind == "stream" else "event_query"
+    seen["used"] = looks.attempt(lambda: library.call(use, device, dead))
+    seen["destroyed"] = looks.attempt(lambda: end(dead))
+    seen["never made"] = looks.attempt(lambda: library.call(use, device, (1 << 63) + device))
+    return seen
+
+
+@rule(
+    "L1.library.handles",
+    summary="streams and events can be made and destroyed without end, and dead ones are refused",
+    why="A server makes an event for each step. Where the library's table of handles fills up, or "
+    "is never cleaned, it ends after some hours; where a dead handle is taken, the wait for it "
+    "waits for somebody else's work, or for nothing.",
+    cases=of_library("stream", "event"),
+    needs=("L1.library.freed",),
+)
+def check_handles(bench: Bench, case: Case) -> None:
+    """Makes and destroys many, holds some at a time, and uses one that is destroyed."""
+    kind, count = case.id, STREAMS if case.id == "stream" else EVENTS
+    seen = bench.observe(handles, device=index(bench), kind=kind, count=count, held=HELD)
+    for what, text in (
+        ("one by one", f"{count} {kind}s, each destroyed before the next"),
+        ("at a time", f"{HELD} {kind}s at a time"),
+    ):
+        if "kinds" in seen[what]:
+            raise Failure(f"{text} to be made", seen[what]["said"])
+    if seen["unlike"] != HELD:
+        raise Failure(f"{HELD} {kind}s that are held to be unlike", f"{seen['unlike']} are")
+    expect_refused(seen["used"], DeviceError, f"a {kind} that was destroyed")
+    expect_refused(seen["destroyed"], DeviceError, f"destroying a {kind} twice")
+    expect_refused(seen["never made"], DeviceError, f"a {kind} that was never made")
+
+
+def sentences(bench: Bench, *, device: int) -> list[dict[str, Any]]:
+    """What last_error says in two threads, each after its own failed call and the other's."""
+    library = library_of(bench)
+    library.open(device)
+    ask: Any = library.functions["last_error"]
+    turn = threading.Barrier(2)
+    seen: list[dict[str, Any]] = [{}, {}]
+
+    def text() -> str:
+        raw = ask()
+        return (raw or b"").decode(errors="replace") if isinstance(raw, bytes) else str(raw)
+
+    def fail(number: int) -> None:
+        functions = library.functions
+        for step in range(2):
+            turn.wait()
+            if step == number:
+                made = ctypes.c_void_p()
+                if number:
+                    functions["allocate"](device, 64, 3, ctypes.byref(made))
+                else:
+                    functions["event_query"](device, (1 << 63) + device)
+                seen[number]["at once"] = text()
+            turn.wait()
+        turn.wait()
+        seen[number]["later"] = text()
+
+    threads = [threading.Thread(target=fail, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return seen
+
+
+@rule(
+    "L1.library.sentence",
+    summary="last_error() is the sentence of the thread's own last failure",
+    why="The sentence is what the user reads. One buffer for all threads tells a request that it "
+    "asked for a bad alignment, when another one did. Keep it thread-local.",
+    cases=of_library("two threads"),
+    needs=("L1.device.open",),
+)
+def check_sentence(bench: Bench, case: Case) -> Observation:
+    """Lets two threads fail in turn, and asks both after that."""
+    seen = bench.observe(sentences, device=index(bench))
+    for number, told in enumerate(seen):
+        if not told["at once"] or told["at once"] != told["later"]:
+            raise Failure(
+                f"the sentence of thread {number}: {told['at once'] or 'one'!r}",
+                f"{told['later']!r}",
+            )
+    return Observation(note=seen[0]["at once"])
+
+
+def reused(bench: Bench, *, device: int, data: bytes, other: bytes) -> dict[str, Any]:
+    """What a stream reads of memory that was released while its work was queued."""
+    runtime, size = bench.runtime, len(data)
+    stream: Any = runtime.create_stream(device)
+    work, back = Work(bench, device), emptied(bench, size)
+    memory = runtime.allocate_memory(size, device)
+    looks.put(bench, memory, data)
+    address, given = memory.address, []
+    work.queue(stream, LONG)
+    runtime.copy_device_to_host(memory, back, stream=stream)
+    memory.free()
+    del memory
+    for _ in range(4):
+        fresh = runtime.allocate_memory(size, device)
+        given.append(fresh)
+        looks.put(bench, fresh, other)
+    again = any(fresh.address == address for fresh in given)
+    runtime.synchronize_stream(device, stream)
+    for fresh in given:
+        fresh.free()
+    work.free()
+    return {"back": bytes(back), "again": again}
+
+
+@rule(
+    "L1.library.reuse",
+    summary="memory is given again only when the work that was queued before its release has "
+    "passed it",
+    why="A step's temporary tensors are released while its kernels are still queued: the deleter "
+    "waits for no stream. Where the next allocation gets the block at once, somebody else writes "
+    "into what these kernels read. Note the last work at the release, and wait for it before the "
+    "block is given again.",
+    cases=of_library("released while it is read"),
+    needs=("L1.stream.wait",),
+)
+def check_reuse(bench: Bench, case: Case) -> Observation:
+    """Releases what a queued copy reads, and writes into what is allocated then."""
+    seed = bench.target.seed
+    data, other = (content((seed, "reuse", n), PIECE) for n in range(2))
+    seen = bench.observe(reused, device=index(bench), data=data, other=other)
+    expect_bytes(seen["back"], data, "memory that was released while a copy from it was queued")
+    return Observation(note=f"the block was given again: {seen['again']}")
+
+
+def linked(bench: Bench, *, device: int, other: int, data: bytes, old: bytes) -> dict[str, Any]:
+    """Copies from another device behind long work of a stream, a read before it and one after."""
+    runtime: Any = bench.runtime
+    size, stream = len(data), runtime.create_stream(device)
+    source, target = runtime.allocate_memory(size, other), runtime.allocate_memory(size, device)
+    looks.put(bench, source, data)
+    looks.put(bench, target, old)
+    work, first, second = Work(bench, device), emptied(bench, size), emptied(bench, size)
+    counted = runtime.device_memory(other).link_bytes
+    work.queue(stream, LONG)
+    runtime.copy_device_to_host(target, first, stream=stream)
+    runtime.copy_on_device(target, source, size, stream=stream)
+    runtime.copy_device_to_host(target, second, stream=stream)
+    runtime.synchronize_stream(device, stream)
+    runtime.synchronize_stream(other)
+    seen = {
+        "before": bytes(first),
+        "after": bytes(second),
+        "counted": runtime.device_memory(other).link_bytes - counted,
+    }
+    for memory in (source, target):
+        memory.free()
+    work.free()
+    return seen
+
+
+@rule(
+    "L1.library.link",
+    summary="a copy from another device has its place in the target's stream, and is counted",
+    why="A layer's input comes over the link, and the kernel behind it in the stream reads it. A "
+    "copy that runs in the other device's queue comes too early or too late: the input of another "
+    "step. `link_bytes` is how traffic is measured.",
+    cases=of_library("in its place", devices=2),
+    needs=("L1.stream.order", "L1.copy.between"),
+)
+def check_link(bench: Bench, case: Case) -> None:
+    """Reads the target before and after the copy, in one stream, behind long work."""
+    device, size = index(bench), chance(bench.target, "link").randrange(1000, 1 << 16)
+    other = next(d.index for d in bench.target.record.devices if d.index != device)
+    data, old = (content((bench.target.seed, "link", n), size) for n in range(2))
+    seen = bench.observe(linked, device=device, other=other, data=data, old=old)
+    expect_bytes(seen["before"], old, "what was read in the stream before the copy")
+    expect_bytes(seen["after"], data, "what was read in the stream after the copy")
+    if seen["counted"] != size:
+        raise Failure(f"{size} bytes more in link_bytes of device {other}", f"{seen['counted']}")
+
+
+def multiples(bench: Bench, *, device: int, sizes: list[int]) -> list[list[Any]]:
+    """Addresses by the alignment asked for: the device's own times 1, 3, 5 and 16."""
+    own = library_of(bench).device_info(device).alignment_bytes
+    seen: list[list[Any]] = []
+    for times in (0, 1, 3, 5, 16):
+        held = [
+            bench.runtime.allocate_memory(size, device, alignment=times * own or None)
+            for size in sizes
+        ]
+        seen.append([max(times, 1) * own, [memory.address for memory in held]])
+        for memory in held:
+            memory.free()
+    return seen
+
+
+@rule(
+    "L1.library.alignment",
+    summary="an alignment may be a multiple of the device's own, which holds where none is asked",
+    why="A chip whose granule is no power of two has its vectors and pages at multiples of that "
+    "granule. device_info says which; kernels, and core, go by it.",
+    cases=of_library("multiples"),
+    needs=("L1.memory.alignment",),
+)
+def check_alignment(bench: Bench, case: Case) -> Observation:
+    """Asks for multiples of what device_info says, and for none."""
+    draw = chance(bench.target, "multiples")
+    sizes = [draw.randrange(1, 5000) for _ in range(4)] + [(1 << 20) + 1]
+    seen = bench.observe(multiples, device=index(bench), sizes=sizes)
+    for alignment, addresses in seen:
+        for address in addresses:
+            if address % alignment:
+                raise Failure(
+                    f"an address that is a multiple of {alignment}, of which the device's own "
+                    "alignment is a part",
+                    f"{address:#x}",
+                )
+    declared = descriptor(bench).memory.alignment_bytes
+    return Observation(note=f"the device says {seen[0][0]}, declared: {declared}")
