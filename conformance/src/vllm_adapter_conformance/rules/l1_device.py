@@ -235,15 +235,15 @@ def _indices(target: Target) -> Iterator[Case]:
         yield Case(name)
 
 
-def on_no_device(bench: Bench, *, device: int) -> dict[str, dict[str, Any]]:
-    """How each use of an index that is no device ended."""
+def on_no_device(bench: Bench, *, own: int, device: int) -> dict[str, dict[str, Any]]:
+    """How each use of an index that is no device ended, while memory of `own` is held."""
     runtime = bench.runtime
 
     def stats() -> object:
         found = runtime.memory_stats(device)
         return (found.allocated_bytes, found.live_allocations)
 
-    held = runtime.allocate_memory(4096, index(bench))
+    held = runtime.allocate_memory(4096, own)
     seen = {
         "memory": looks.attempt(lambda: runtime.allocate_memory(64, device)),
         "a wait": looks.attempt(lambda: runtime.synchronize_stream(device)),
@@ -267,7 +267,7 @@ def check_index(bench: Bench, case: Case) -> None:
     devices = len(bench.target.record.devices)
     bad = {"count": devices, "255 and count": 256 + devices - 1}.get(case.id)
     bad = int(case.id) if bad is None else bad
-    seen = bench.observe(on_no_device, device=bad)
+    seen = bench.observe(on_no_device, own=index(bench), device=bad)
     for what in ("memory", "a wait"):
         expect_refused(seen[what], NoSuchDevice, f"{what} on device {bad}")
     expect_refused(seen["its free memory"], DeviceError, f"the free memory of device {bad}")
