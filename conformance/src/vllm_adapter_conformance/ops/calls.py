@@ -1,29 +1,27 @@
-"""One call of an operator as plain data, and on the device: drawn here, made there.
+"""One call of an operator as plain data: drawn here, for `device_side.calls` to make there.
 
 Imports torch: rules import it inside their checks only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections.abc import Mapping
+from typing import Any, Final
 
 import torch
 
-from vllm_adapter.engine.ops.bind import Binding
+from vllm_adapter.engine.ops import generic
 from vllm_adapter.engine.ops.catalog import SPECS
-from vllm_adapter.engine.ops.step import Step, make_step
-from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.ops import runs
+from vllm_adapter.engine.ops.step import make_step
+from vllm_adapter_conformance.device_side.calls import PlainCall
 from vllm_adapter_conformance.ops.cases import Facts
 from vllm_adapter_conformance.ops.dimensions import SAMPLED
-from vllm_adapter_conformance.ops.space import plain_choice
-from vllm_adapter_conformance.ops.trial import Expected, Sample
+from vllm_adapter_conformance.ops.members import plain
+from vllm_adapter_conformance.ops.trial import Sample
 from vllm_adapter_conformance.ops.trials import TRIALS
 
-PlainCall = Mapping[str, Any]
-"""`op`, `facts`, `args` (host tensors and numbers) and `step` (lengths and blocks, or None)."""
+_TIMES: Final = 3
 
 
 def plain_call(op: str, facts: Facts, sample: Sample) -> PlainCall:
@@ -43,61 +41,31 @@ def plain_call(op: str, facts: Facts, sample: Sample) -> PlainCall:
     }
 
 
-def sized(op: str, facts: Facts, sizes: Mapping[str, Any], seed: str) -> Sample:
+def sized(op: str, facts: Facts, sizes: Mapping[str, Any], seed: str, contents: int = 0) -> Sample:
     """A sample of these sizes; what they leave open is plain. Names that an operator lacks do
     not matter."""
     given = {name: value for name, value in sizes.items() if name in SAMPLED[op]}
-    return TRIALS[op].draw(facts, {**plain_choice(op, {}), **given}, seed)
+    return TRIALS[op].draw(facts, {**plain(op), **given}, seed, contents)
 
 
-def expected(call: PlainCall, sample: Sample) -> Sequence[Expected]:
-    """The float64 reference of a call: its results, then the arguments that are written."""
-    return runs.expected(runs.DeviceCall(SPECS[call["op"]], sample, list(call["args"]), []))
-
-
-def step_of(call: PlainCall, device: torch.device | str) -> Step:
-    """The step of a planned call, on a device."""
-    step = call["step"]
-    return make_step(
-        tuple(step["query_lens"]),
-        tuple(step["context_lens"]),
-        step["block_table"],
-        step["block_size"],
-        device,
-    )
-
-
-@dataclass
-class ReadyCall:
-    """A call on the device, its weight prepared and its step planned."""
-
-    binding: Binding
-    args: list[Any]
-    mutated: list[torch.Tensor]
-    _before: list[torch.Tensor]
-
-    @classmethod
-    def on(cls, bench: Bench, call: PlainCall) -> ReadyCall:
-        """Binds it under policy `error`; the plan, where there is one, is made once."""
-        op = call["op"]
-        binding = bench.bind(op, dict(call["facts"]))
-        args = [
-            bench.to_device(one) if isinstance(one, torch.Tensor) else one for one in call["args"]
-        ]
-        if op in runs.WEIGHTS:
-            at = runs.WEIGHTS[op]
-            args[at] = binding.prepare_weights(args[at])
-        if SPECS[op].operator.planned:
-            binding.plan(step_of(call, bench.device))
-            args[-1] = binding.handle
-        mutated = [args[at] for at in SPECS[op].mutates]
-        return cls(binding, args, mutated, [one.clone() for one in mutated])
-
-    def run(self) -> tuple[Any, ...]:
-        """Calls once; gives the results."""
-        return runs.as_tuple(self.binding.run(*self.args))
-
-    def reset(self) -> None:
-        """Gives the arguments that a call writes their first contents again."""
-        for argument, held in zip(self.mutated, self._before, strict=True):
-            argument.copy_(held)
+def host_cpu_s(call: PlainCall) -> float:
+    """CPU seconds of core's portable code for the same call on the host, in float32 and by one
+    thread; the least."""
+    spec = SPECS[call["op"]]
+    args = [
+        one.float() if isinstance(one, torch.Tensor) and one.is_floating_point() else one
+        for one in call["args"]
+    ]
+    if spec.operator.planned:
+        step = make_step(**call["step"], device="cpu")
+        args[-1] = generic.plan_paged_attention(step, None)
+    least, threads = float("inf"), torch.get_num_threads()
+    torch.set_num_threads(1)  # several would count their waiting for each other
+    try:
+        for _ in range(_TIMES):
+            begin = time.process_time()
+            spec.generic(*args)
+            least = min(least, time.process_time() - begin)
+    finally:
+        torch.set_num_threads(threads)
+    return least
