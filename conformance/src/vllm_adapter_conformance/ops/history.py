@@ -14,7 +14,7 @@ from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.ops import runs
 from vllm_adapter_conformance.ops.cases import Facts
 from vllm_adapter_conformance.ops.draw import CONTENTS
-from vllm_adapter_conformance.ops.runs import DeviceCall, CallOutcome
+from vllm_adapter_conformance.ops.runs import CallOutcome, DeviceCall
 from vllm_adapter_conformance.ops.trials import TRIALS
 
 

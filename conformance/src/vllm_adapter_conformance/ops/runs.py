@@ -193,7 +193,9 @@ def run(
         return run_raw(bench, call, function, thread=thread)
 
 
-def run_raw(bench: Bench, call: DeviceCall, function: Kept, *, thread: bool = False) -> CallOutcome:
+def run_raw(
+    bench: Bench, call: DeviceCall, function: Kept, *, thread: bool = False
+) -> CallOutcome:
     """As `run`; an error is raised as it was there."""
     seen = bench.ask("run", call=call.placed.number, function=function.number, thread=thread)
     return outcome_of(bench, seen)
