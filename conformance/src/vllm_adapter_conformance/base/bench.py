@@ -257,7 +257,7 @@ class Bench:
             return  # what is asked next meets the error again, and has its words
 
     def _start(self) -> Asking:
-        from vllm_adapter.engine.device_process.client import DeviceProcess, SameProcess
+        from vllm_adapter.engine.device_process.client import OwnProcess, SameProcess
 
         _ = self.where
         if not self.apart:
@@ -273,7 +273,7 @@ class Bench:
             order["given"] = {"target": replace(self.target, seed=0).to_json()}
             self._knows_the_suite = True
         self.processes += 1
-        self._asking = DeviceProcess(order, self.scratch / f"device-{self.processes}.log")
+        self._asking = OwnProcess(order, self.scratch / f"device-{self.processes}.log")
         return self._asking
 
     def _teach(self) -> None:
