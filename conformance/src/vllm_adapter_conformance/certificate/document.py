@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from vllm_adapter.broker.vllm_install import DISTRIBUTIONS
+from vllm_adapter.contract.manifest import API_VERSION
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import read_json, write_atomic
 from vllm_adapter.settings import VARIABLES
 from vllm_adapter_conformance.base.rule import MODELS, OPERATORS_LEVEL, SERVING, Counters, Rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.certificate import claims, mustpass
-from vllm_adapter_conformance.certificate.fingerprint import CORE, SUITE, Fingerprint
+from vllm_adapter_conformance.certificate import claims, format, mustpass
+from vllm_adapter_conformance.certificate.fingerprint import Fingerprint
+from vllm_adapter_conformance.certificate.machine import device_of
+from vllm_adapter_conformance.certificate.parts import CORE, suite_version
 from vllm_adapter_conformance.judge.outcome import Result
 from vllm_adapter_conformance.ops.space import sampling
 from vllm_adapter_conformance.plan.suite import SuitePlan
@@ -31,12 +34,16 @@ def build(
     plan: SuitePlan,
     results: Mapping[str, Result],
     fingerprint: Fingerprint,
+    facts: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The certificate of a run whose items all have a result."""
-    record, device = target.record, target.device
+    """The certificate of a run whose items all have a result.
+
+    `facts` are what the device's process said of the device.
+    """
+    record = target.record
     rules = [_rule(rule, plan, results) for rule in plan.rules]
     document: dict[str, Any] = {
-        "schema": "vllm-adapter/certificate/1.0",
+        "schema": format.TAG,
         "adapter": {
             "name": record.name,
             "dist": record.distribution,
@@ -48,23 +55,36 @@ def build(
         },
         "level_asked": level,
         "level_reached": claims.level_reached(rules, level, mustpass.committed()),
-        "grade": "development" if fingerprint.dirty else "release",
+        "grade": "development" if fingerprint.changed else "release",
         "emulated": target.emulated or target.emulator is not None,
         "created": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "suite": {
-            "version": _version(SUITE),
+            "version": suite_version(),
             "files_sha256": fingerprint.suite_sha256,
             "mustpass_sha256": mustpass.committed_sha256(),
         },
+        "contract": ".".join(map(str, API_VERSION)),
+        "distributions": {
+            name: {
+                key: value
+                for key, value in (
+                    ("version", one.version),
+                    ("files_sha256", one.files_sha256),
+                    ("loaded", dict(one.loaded)),
+                )
+                if value is not None
+            }
+            for name, one in fingerprint.distributions.items()
+        },
+        "outside": dict(fingerprint.outside),
+        "changed": list(fingerprint.changed),
+        "start_up": list(fingerprint.start_up),
         "core": {"version": _version(CORE), "files_sha256": fingerprint.core_sha256},
         "descriptor": None
         if fingerprint.descriptor is None
         else dict(zip(("path", "sha256"), fingerprint.descriptor, strict=True)),
         "host": _host(target),
-        "device": None
-        if device is None
-        else {"name": _device_name(target), "torch": device.torch, "arch": device.arch}
-        | ({} if target.emulator is None else {"emulated_by": target.emulator.described()}),
+        "device": device_of(target, facts),
         "environment": _environment(target, level),
         "settings": _settings(),
         "seed": target.seed,
@@ -204,12 +224,6 @@ def _host(target: Target) -> dict[str, Any]:
         "memory_bytes": host.memory.total_bytes,
         "pci": [str(device) for device in host.pci if device.class_code[:4] in ("0x03", "0x12")],
     }
-
-
-def _device_name(target: Target) -> str:
-    assert target.device is not None
-    known = target.capability.identity.name if target.capability else None
-    return known or target.device.name
 
 
 def _environment(target: Target, level: str) -> dict[str, str]:

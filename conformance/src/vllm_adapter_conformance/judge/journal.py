@@ -7,6 +7,7 @@ It survives a crash of the worker, and is what tells a crash from a hang. Events
     end     item, ... (a Result)        a case has ended; written by the parent after a crash
     leave   item                        the worker leaves before this case; it is to run elsewhere
     hang    item, pid                   the parent ends a worker whose case is over its limit
+    loaded  files, device               what a worker's process has loaded, and its device's facts
     error   sentence                    the run cannot be judged
 """
 
@@ -68,3 +69,13 @@ class JournalReader:
 def of(events: Iterable[Event], kind: str) -> Iterator[Event]:
     """The events of one kind."""
     return (event for event in events if event["event"] == kind)
+
+
+def loaded(events: Iterable[Event]) -> tuple[list[str], dict[str, Any]]:
+    """The files that any worker had loaded, and what the last one knew of its device."""
+    files: set[str] = set()
+    device: dict[str, Any] = {}
+    for event in of(events, "loaded"):
+        files.update(event["files"])
+        device |= event["device"]
+    return sorted(files), device

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pytest
 
+from vllm_adapter_conformance.base.loaded import device_facts, loaded_files
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.judge import waivers
 from vllm_adapter_conformance.judge.journal import Journal, JournalReader
@@ -57,8 +58,13 @@ class Worker:
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
         """After a failure the device's state is not to be trusted: a new process goes on."""
         if self._leave:
+            self._tell_loaded()
             self._journal.write("leave", item=item.nodeid)
             os._exit(0)
+
+    def pytest_sessionfinish(self) -> None:
+        """All cases have ended: the files that ran them are known."""
+        self._tell_loaded()
 
     def run(self, item: SuiteItem) -> Result:
         """Checks a case, unless a rule that it needs has failed."""
@@ -78,6 +84,10 @@ class Worker:
                 self._leave = self._is_open
         self._journal.write("end", **result.to_json())
         return result
+
+    def _tell_loaded(self) -> None:
+        facts = self.bench.observe(device_facts) if self._is_open else {}
+        self._journal.write("loaded", files=self.bench.observe(loaded_files), device=facts)
 
     def _begin(self, item: SuiteItem, limit: float) -> None:
         self._journal.write(

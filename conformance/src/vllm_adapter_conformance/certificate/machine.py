@@ -1,0 +1,37 @@
+"""The device that ran the cases, and its driver: what is certified, and what a replay compares."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vllm_adapter.hostfacts._tree import Tree
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_doctor.live.drivers import read_drivers
+
+
+def device_of(target: Target, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The target's device as a certificate has it; `facts` are what its own process said of it."""
+    device = target.device
+    if device is None:
+        return None
+    known = target.capability.identity.name if target.capability else None
+    found = {
+        "name": known or device.name,
+        "torch": device.torch,
+        "arch": device.arch,
+        "reported_name": device.name,
+        "drivers": drivers(target),
+        **facts,
+    }
+    return found | (
+        {} if target.emulator is None else {"emulated_by": target.emulator.described()}
+    )
+
+
+def drivers(target: Target) -> dict[str, str]:
+    """Versions of the drivers and toolkits on this machine, by component, as their files say."""
+    found = read_drivers(Tree(Path("/")), target.host.modules, os.environ)
+    return {one.component: one.version for one in sorted(found, key=lambda one: one.component)}

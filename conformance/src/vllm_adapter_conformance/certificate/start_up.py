@@ -1,0 +1,57 @@
+"""Code that Python runs at the start of each process, before anybody asks for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from vllm_adapter.files import shown
+from vllm_adapter_conformance.certificate.records import Environment, Hashes, place
+
+MODULES: Final = ("sitecustomize", "usercustomize")
+_IMPORTS: Final = ("import ", "import\t")
+"""What a line of a .pth begins with that `site` runs. # upstream: cpython@v3.11 Lib/site.py"""
+
+
+@dataclass(frozen=True)
+class StartUpCode:
+    """One hook: `said` names it, `fault` is why it is of no unchanged distribution."""
+
+    said: str
+    fault: str | None = None
+
+
+def start_up_code(environment: Environment, hashes: Hashes) -> Iterator[StartUpCode]:
+    """sitecustomize, usercustomize, and every .pth on the path that imports code."""
+    for name in MODULES:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file:
+            yield StartUpCode(f"{name} ({file})")
+    for folder in dict.fromkeys(place(one) for one in sys.path if one):
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith(".pth"):
+                yield from _of_path_file(os.path.join(folder, name), environment, hashes)
+
+
+def _of_path_file(path: str, environment: Environment, hashes: Hashes) -> Iterator[StartUpCode]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = [line.strip() for line in file if line.startswith(_IMPORTS)]
+    except OSError:
+        return
+    if not lines:
+        return
+    name, owner = os.path.basename(path), environment.owners.get(path)
+    if owner is None:
+        said = f"{name} runs {shown(lines[0])} and is in no RECORD"
+        yield StartUpCode(said, said)
+        return
+    fault = owner.fault(path, owner.recorded[path], hashes)
+    yield StartUpCode(f"{name} of {owner.name} runs {shown(lines[0])}", fault)
