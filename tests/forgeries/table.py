@@ -8,9 +8,10 @@ A line is (id, who must refuse, a word of the refusal, what is done). Who:
     verify      `verify FILE`
     key         `verify FILE --key PUBLIC`, of a file that was signed before it was forged
     installed   `verify FILE --against-installed`
-    replay      `verify FILE --replay N`, on a machine whose device differs or not, as the line says
-    grade       `certify` of an installed wheel that was tampered with: grade development, no badge,
-                and the certificate names what was changed
+    replay      `verify FILE --replay N`, on a machine whose device differs or not, as the
+                line says
+    grade       `certify` of an installed wheel that was tampered with: grade development, no
+                badge, and the certificate names what was changed
 
 "Recomputed" is: whatever the file derives (counts, coverage, level, headline, badge) and its
 digest are computed anew, with the suite's own functions.
@@ -44,7 +45,7 @@ TABLE: Final = (
     ("empty_signatures", "key", "signature", "an envelope without any signature"),
     ("predicate", "key", "predicate", "signed rightly, by the key, over another predicate type"),
     # what is installed
-    ("version", "installed", "not installed", "the adapter's version is one that is not installed"),
+    ("version", "installed", "not installed", "the adapter's version is one that isn't installed"),
     ("library", "installed", "differs", "the digest of a loaded shared library, recomputed"),
     ("kernel", "installed", "differs", "the digest of a loaded kernel's file, recomputed"),
     ("contract", "installed", "contract", "another contract version, recomputed"),

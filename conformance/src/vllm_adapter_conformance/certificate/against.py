@@ -82,8 +82,8 @@ def _compared(document: Document, record: AdapterRecord) -> tuple[list[str], lis
     needed = closure([document["adapter"]["dist"]], [])
     differing: list[str] = []
     for name, tested in document["distributions"].items():
-        if name == SUITE or name == normal(document["adapter"]["dist"]):
-            continue  # the suite judges again in a replay; the adapter was compared whole
+        if name == SUITE:
+            continue  # it judges again, in a replay
         folder, known = files.packages.get(name), files.environment.by_name.get(name)
         if folder is None and known is None:
             words = f"{name} {tested['version']}, whose files were loaded, is not installed"
