@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
-import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -81,8 +81,8 @@ def adapter(folder: Path, name: str, plugin: str) -> Path:
 def acme(folder: Path) -> Path:
     """An adapter that loads a shared library, and whose rms_norm is another package's."""
     package = adapter(folder, "acme", _PLUGIN)
-    modules = Path(sysconfig.get_path("platstdlib"), "lib-dynload")
-    library = next(modules.glob("_opcode.*.so"))  # any that a process of Python can load
+    spec = importlib.util.find_spec("_opcode")  # any library that a process of Python can load
+    library = Path(spec.origin)
     shutil.copyfile(library, package / "libextra.so")
     (package / "capabilities").mkdir()
     for file in (CPU / "capabilities").glob("*.json"):

@@ -93,7 +93,9 @@ def _compared(document: Document, record: AdapterRecord) -> tuple[list[str], lis
         unlike = [*_unlike(tested["loaded"], root, files)]
         differing += unlike
         whole = tested.get("files_sha256")
-        if not unlike and folder is not None and whole != over(digests(folder, files.hashes)):
+        if unlike or folder is None or whole is None:
+            continue
+        if whole != over(digests(folder, files.hashes)):
             notes.append(f"{name} has other files here; none of them took part")
     differing += _unlike(document["outside"], "/", files)
     faults += first("a file that took part is another one here", differing)

@@ -66,7 +66,8 @@ def existing(path: str) -> str | None:
 
 @cache
 def _standard_library() -> tuple[str, ...]:
-    return tuple({place(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")})
+    real = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}  # not the venv's
+    return tuple({place(sysconfig.get_path(k, vars=real)) for k in ("stdlib", "platstdlib")})
 
 
 @cache
