@@ -164,8 +164,10 @@ def test_another_suite_s_wording_of_the_headline_is_no_fault(document):
 def leaves(value, at=()):
     """Every place of a document, with what is there."""
     yield at, value
-    inside = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, item in inside if isinstance(value, (dict, list)) else ():
+    inside = {}
+    if isinstance(value, (dict, list)):
+        inside = value if isinstance(value, dict) else dict(enumerate(value))
+    for key, item in inside.items():
         yield from leaves(item, (*at, key))
 
 

@@ -28,18 +28,12 @@ def loaded_files(bench: Bench | None = None) -> list[str]:
     return sorted(found | _mapped())
 
 
-def device_facts(bench: Bench) -> dict[str, Any]:
+def device_facts(bench: Bench, index: int) -> dict[str, Any]:
     """The memory of the device as its runtime has it, in bytes; without what it cannot say."""
     found: dict[str, Any] = {}
     with suppress(Exception):  # a rule of L1 says so; here it is a fact that is not known
-        found["memory_bytes"] = int(bench.runtime.query_memory_capacity(_index(bench)).total_bytes)
+        found["memory_bytes"] = int(bench.runtime.query_memory_capacity(index).total_bytes)
     return found
-
-
-def _index(bench: Bench) -> int:
-    device = bench.target.device
-    assert device is not None
-    return device.index
 
 
 def _file_of(module: object) -> str | None:

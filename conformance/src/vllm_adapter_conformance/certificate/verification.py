@@ -54,7 +54,10 @@ def faults(document: Mapping[str, Any]) -> list[str]:
     """One sentence for each thing that is wrong; an empty list is a sound certificate."""
     from vllm_adapter.cli.checks import schema_faults
 
-    newer = _version(document) > format.VERSION
+    version = schema_version(document["schema"], SCHEMA)
+    if version is None or version[0] != 1:
+        return [f"its schema is {document['schema']!r}, which no certificate has"]
+    newer = version > format.VERSION
     by_schema, _ = schema_faults("certificate", document, newer=newer)
     if by_schema:
         return first("it breaks its schema", map(str, by_schema))

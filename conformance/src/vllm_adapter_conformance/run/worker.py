@@ -86,7 +86,9 @@ class Worker:
         return result
 
     def _tell_loaded(self) -> None:
-        facts = self.bench.observe(device_facts) if self._is_open else {}
+        facts: dict[str, Any] = {}
+        if self._is_open and self.target.device is not None:
+            facts = self.bench.observe(device_facts, index=self.target.device.index)
         self._journal.write("loaded", files=self.bench.observe(loaded_files), device=facts)
 
     def _begin(self, item: SuiteItem, limit: float) -> None:
