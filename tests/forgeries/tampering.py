@@ -75,11 +75,14 @@ def swapped(env: wheels.Env, flags: bytes | None = None) -> None:
     header = cached.read_bytes()[:16]
     if flags is not None:
         header = header[:4] + flags + b"whatever"
-    cached.write_bytes(header + marshal.dumps(compile(made_lax(source.read_text()), "x", "exec")))
+    cached.write_bytes(
+        header
+        + marshal.dumps(compile(made_lax(source.read_text()), "x", "exec", dont_inherit=True))
+    )
 
 
 def sourceless(env: wheels.Env) -> None:
-    code = marshal.dumps(compile("SECRET = 1", "x", "exec"))
+    code = marshal.dumps(compile("SECRET = 1", "x", "exec", dont_inherit=True))
     path = env.site / "vllm_adapter_conformance/ops/extra.pyc"
     path.write_bytes(importlib.util.MAGIC_NUMBER + b"\0" * 12 + code)
 

@@ -52,15 +52,16 @@ def load(path: Path) -> dict[str, Any]:
 
 def faults(document: Mapping[str, Any]) -> list[str]:
     """One sentence for each thing that is wrong; an empty list is a sound certificate."""
-    from vllm_adapter.cli.checks import schema_faults
+    return form_faults(document) or content_faults(document)
 
-    version = schema_version(document["schema"], SCHEMA)
-    if version is None or version[0] != 1:
-        return [f"its schema is {document['schema']!r}, which no certificate has"]
-    newer = version > format.VERSION
-    by_schema, _ = schema_faults("certificate", document, newer=newer)
-    if by_schema:
-        return first("it breaks its schema", map(str, by_schema))
+
+def form_faults(document: Mapping[str, Any]) -> list[str]:
+    """How it breaks its schema; what it says can be looked at only where it does not."""
+    return first("it breaks its schema", _schema_faults(document))
+
+
+def content_faults(document: Mapping[str, Any]) -> list[str]:
+    """What is wrong with one that keeps its schema."""
     return [
         *_digest_faults(document),
         *_moment_faults(document),
@@ -111,6 +112,16 @@ def notes(document: Mapping[str, Any]) -> list[str]:
 def _digest_faults(document: Mapping[str, Any]) -> Iterator[str]:
     if digest(document) != document["digest"]:
         yield "its digest does not fit its content: it was edited after it was written"
+
+
+def _schema_faults(document: Mapping[str, Any]) -> list[str]:
+    from vllm_adapter.cli.checks import schema_faults
+
+    version = schema_version(document["schema"], SCHEMA)
+    if version is None or version[0] != 1:
+        return [f"its schema is {document['schema']!r}, which no certificate has"]
+    found, _ = schema_faults("certificate", document, newer=version > format.VERSION)
+    return [*map(str, found)]
 
 
 def _moment_faults(document: Mapping[str, Any]) -> Iterator[str]:

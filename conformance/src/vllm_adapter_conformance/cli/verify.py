@@ -112,10 +112,13 @@ def _judged(args: argparse.Namespace) -> tuple[Mapping[str, Any], _Verdict]:
     if args.replay < 0:
         raise InputError("--replay takes a number from zero up", hint="try --replay 20")
     document = verification.load(args.file)
-    found = _Verdict(verification.faults(document))
+    found = _Verdict(verification.form_faults(document))
     if found.faults:
         return document, found
+    found.faults += verification.content_faults(document)
     _look_at_signatures(args, document, found)
+    if found.faults:
+        return document, found
     found.notes += verification.notes(document)
     if document["grade"] == "release" and verification.of_other_files(document):
         found.doubt = (
@@ -157,16 +160,18 @@ def _look_at_signatures(
             hint="add --issuer, such as https://github.com/login/oauth",
         )
     signers = []
+    faults = []
     if args.key is not None:
         key = signing.public_key(args.key)
-        found.faults += signing.signature_faults(args.file, document, key)
+        faults += signing.signature_faults(args.file, document, key)
         signers.append(f"the key {signing.fingerprint(key)}")
     if args.identity is not None:
-        found.faults += signing_sigstore.bundle_faults(
+        faults += signing_sigstore.bundle_faults(
             args.file, document, args.identity, args.issuer, args.trust_root
         )
         signers.append(args.identity)
-    if found.faults:
+    found.faults += faults
+    if faults:
         found.signed = "wrongly signed" if there else "unsigned"
     else:
         found.signer = " and ".join(signers)
