@@ -60,14 +60,19 @@ class Env:
         """`vllm-adapter *words` there."""
         cache = str(self.path / "cache")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("VA_", "PYTHON"))}
-        return subprocess.run(
-            [str(self.python), "-c", _MAIN, *words],
-            env=kept | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": cache} | variables,
-            cwd=self.path,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        for _ in range(4):
+            done = subprocess.run(
+                [str(self.python), "-c", _MAIN, *words],
+                env=kept | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": cache} | variables,
+                cwd=self.path,
+                capture_output=True,
+                text=True,
+                timeout=900,
+            )
+            if "its probe gave no answer" not in done.stderr:
+                break
+            shutil.rmtree(cache, ignore_errors=True)  # a busy machine: it is asked again
+        return done
 
 
 def make(path: Path, wheels: Iterable[Path]) -> Env:

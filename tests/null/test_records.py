@@ -15,7 +15,7 @@ from fake_dist import install, write_adapter
 from vllm_adapter_conformance.base.loaded import loaded_files
 from vllm_adapter_conformance.certificate import places
 from vllm_adapter_conformance.certificate.compiled import faults_below, faults_of
-from vllm_adapter_conformance.certificate.records import Environment, Hashes, closure, place
+from vllm_adapter_conformance.certificate.records import Distributions, Hashes, closure, place
 from vllm_adapter_conformance.certificate.start_up import start_up_code
 
 pytestmark = pytest.mark.null
@@ -31,7 +31,7 @@ def package(tmp_path, monkeypatch):
 
 
 def faults(package):
-    environment = Environment.read()
+    environment = Distributions.read()
     return [*environment.by_name["vllm-adapter-acme"].faults(Hashes(), environment.owners)]
 
 
@@ -154,7 +154,7 @@ def test_hooks_are_told_with_their_owner(package):
     site = package.parent
     (site / "hook.pth").write_text("import os\n")
     (site / "path.pth").write_text("/nowhere\n")
-    found = {one.said: one.fault for one in start_up_code(Environment.read(), Hashes())}
+    found = {one.said: one.fault for one in start_up_code(Distributions.read(), Hashes())}
     (said,) = [one for one in found if one.startswith("hook.pth")]
     assert "is in no RECORD" in found[said]
     assert not any("path.pth" in one for one in found)

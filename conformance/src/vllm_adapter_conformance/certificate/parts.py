@@ -17,7 +17,7 @@ from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter_conformance.certificate import compiled, places
 from vllm_adapter_conformance.certificate.records import (
     CACHE,
-    Environment,
+    Distributions,
     Hashes,
     closure,
     normal,
@@ -54,7 +54,7 @@ class Files:
 
     packages: Mapping[str, Path]
     """The folder of the package of the suite, of its own distributions and of the adapter."""
-    environment: Environment
+    environment: Distributions
     framework: frozenset[str]
     """Torch, pytest and what else the suite needs, which has no kernel of an adapter's."""
     hashes: Hashes = field(default_factory=Hashes)
@@ -64,7 +64,7 @@ class Files:
         """Reads every RECORD of this process's path."""
         found = packages(record)
         framework = closure([SUITE, *OF_TORCH], [SUITE, *OURS]) - found.keys()
-        return cls(found, Environment.read(), framework, hashes or Hashes())
+        return cls(found, Distributions.read(), framework, hashes or Hashes())
 
     def changed(self) -> Iterator[str]:
         """What of the packages is not as it was installed, compiled files included."""
@@ -171,7 +171,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _of_package(
-    name: str, folder: Path, environment: Environment, hashes: Hashes
+    name: str, folder: Path, environment: Distributions, hashes: Hashes
 ) -> Iterator[str]:
     """What of a distribution, and of its package as it is imported, is not as installed."""
     found = environment.by_name.get(normal(name))

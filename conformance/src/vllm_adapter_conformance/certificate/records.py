@@ -135,14 +135,14 @@ class Installed:
 
 
 @dataclass(frozen=True)
-class Environment:
+class Distributions:
     """All distributions of this process's path, the first of each name; and who owns a file."""
 
     by_name: Mapping[str, Installed] = field(default_factory=dict)
     owners: Mapping[str, Installed] = field(default_factory=dict)
 
     @classmethod
-    def read(cls) -> Environment:
+    def read(cls) -> Distributions:
         """Reads every RECORD."""
         from importlib_metadata import distributions
 

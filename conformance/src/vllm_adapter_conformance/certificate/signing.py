@@ -1,12 +1,11 @@
 """Signatures by an Ed25519 key: a DSSE envelope in the file NAME.json.sig beside the certificate.
 
-# upstream: secure-systems-lab/dsse@v1.0.2 envelope.md, protocol.md
+# upstream: sigstore-python@v4.5.1 sigstore/dsse/__init__.py:256 (_pae), which signs the same bytes
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from hashlib import sha256
@@ -135,9 +134,9 @@ def signature_faults(
     raw = read_json(path, "the signature", CertificateError)
     try:
         kind, text = raw["payloadType"], raw["payload"]
-        signatures = [base64.b64decode(one["sig"], validate=True) for one in raw["signatures"]]
-        payload = base64.b64decode(text, validate=True)
-    except (KeyError, TypeError, ValueError, binascii.Error):
+        signatures = [_decoded(one["sig"]) for one in raw["signatures"]]
+        payload = _decoded(text)
+    except (AttributeError, KeyError, TypeError, ValueError):
         return [f"its signature {path.name} is no DSSE envelope"]
     if kind != PAYLOAD:
         return [f"its signature has the payload type {kind!r}, and not {PAYLOAD}"]
@@ -148,6 +147,11 @@ def signature_faults(
             continue
         return statement_faults(payload, certificate, document)
     return [f"its signature is not by the key {fingerprint(key)}"]
+
+
+def _decoded(text: str) -> bytes:
+    """Standard or URL-safe base64; a DSSE envelope may have either."""
+    return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
 
 
 def _read(path: Path) -> bytes:

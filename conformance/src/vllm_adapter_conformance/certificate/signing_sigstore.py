@@ -2,8 +2,8 @@
 
 Checking one needs no network: the bundle has the certificate, the log's proof and its time, and
 the root of trust is a file. Signing is online by its nature.
-# upstream: sigstore-python@v4.5.1 sigstore/verify/verifier.py:400 (verify_dsse)
-# upstream: sigstore-python@v4.5.1 sigstore/sign.py:218 (sign_dsse)
+# upstream: sigstore-python@v4.5.1 sigstore/verify/verifier.py:383 (verify_dsse)
+# upstream: sigstore-python@v4.5.1 sigstore/sign.py:211 (sign_dsse)
 """
 
 from __future__ import annotations
@@ -67,24 +67,17 @@ class OnlineSigner:
     """Signs by the identity of where this runs: a CI job's token, or a person's by a browser."""
 
     def __init__(self) -> None:
-        """Finds the identity and the services before the run; nothing is signed yet.
+        """Reaches the services before the run; nothing is signed yet.
 
         Raises:
             CertificateError: sigstore is missing, or its services cannot be reached from here.
         """
         _need()
         from sigstore.models import ClientTrustConfig
-        from sigstore.oidc import IdentityToken, Issuer, detect_credential
 
         try:
             self._config = ClientTrustConfig.production()
-            given = detect_credential()
-            if given is not None:
-                self._token = IdentityToken(given)
-            else:
-                issuer = Issuer(self._config.signing_config.get_oidc_url())
-                self._token = issuer.identity_token()
-        except Exception as problem:  # the library's own, the network's, the identity service's
+        except Exception as problem:  # the library's own, the network's, the service's
             raise _not_online(problem) from None
 
     def sign(self, certificate: Path, document: Mapping[str, Any]) -> Path:
@@ -94,11 +87,17 @@ class OnlineSigner:
             CertificateError: Sigstore did not sign it; the certificate is there, unsigned.
         """
         from sigstore.dsse import Statement
+        from sigstore.oidc import IdentityToken, Issuer, detect_credential
         from sigstore.sign import SigningContext
 
         statement = Statement(encoded(statement_of(certificate, document)))
         try:
-            with SigningContext.from_trust_config(self._config).signer(self._token) as signer:
+            given = detect_credential()  # asked for now: a token lives for minutes
+            if given is not None:
+                token = IdentityToken(given)
+            else:
+                token = Issuer(self._config.signing_config.get_oidc_url()).identity_token()
+            with SigningContext.from_trust_config(self._config).signer(token) as signer:
                 bundle = signer.sign_dsse(statement)
         except Exception as problem:  # as above
             raise _not_online(problem) from None

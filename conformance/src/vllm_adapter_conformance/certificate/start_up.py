@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from vllm_adapter.files import shown
-from vllm_adapter_conformance.certificate.records import Environment, Hashes, place
+from vllm_adapter_conformance.certificate.records import Distributions, Hashes, place
 
 MODULES: Final = ("sitecustomize", "usercustomize")
 _IMPORTS: Final = ("import ", "import\t")
-"""What a line of a .pth begins with that `site` runs. # upstream: cpython@v3.11 Lib/site.py"""
+"""What a line of a .pth begins with that `site` runs.
+# upstream: cpython@v3.11.7 Lib/site.py:185"""
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class StartUpCode:
     fault: str | None = None
 
 
-def start_up_code(environment: Environment, hashes: Hashes) -> Iterator[StartUpCode]:
+def start_up_code(environment: Distributions, hashes: Hashes) -> Iterator[StartUpCode]:
     """sitecustomize, usercustomize, and every .pth on the path that imports code."""
     for name in MODULES:
         file = getattr(sys.modules.get(name), "__file__", None)
@@ -40,7 +41,7 @@ def start_up_code(environment: Environment, hashes: Hashes) -> Iterator[StartUpC
                 yield from _of_path_file(os.path.join(folder, name), environment, hashes)
 
 
-def _of_path_file(path: str, environment: Environment, hashes: Hashes) -> Iterator[StartUpCode]:
+def _of_path_file(path: str, environment: Distributions, hashes: Hashes) -> Iterator[StartUpCode]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = [line.strip() for line in file if line.startswith(_IMPORTS)]

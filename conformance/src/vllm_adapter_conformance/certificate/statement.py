@@ -1,8 +1,8 @@
 """What a signature is over: an in-toto statement about one certificate's file.
 
 The statement names the SHA-256 of the file's bytes, so that other tools can check it too, and a
-predicate of ours with what the certificate claims. # upstream: in-toto/attestation@v1.1.0
-spec/v1/statement.md
+predicate of ours with what the certificate claims.
+# upstream: in-toto/attestation@412b0d4 spec/v1/statement.md
 """
 
 from __future__ import annotations
