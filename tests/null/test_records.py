@@ -150,8 +150,9 @@ def test_rubbish_behind_a_right_header_is_a_fault_and_no_error(source, content):
     assert [*faults_of(str(source))]
 
 
-def test_hooks_are_told_with_their_owner(package):
+def test_hooks_are_told_with_their_owner(package, monkeypatch):
     site = package.parent
+    monkeypatch.setattr("site.getsitepackages", lambda: [str(site)])
     (site / "hook.pth").write_text("import os\n")
     (site / "path.pth").write_text("/nowhere\n")
     found = {one.said: one.fault for one in start_up_code(Distributions.read(), Hashes())}

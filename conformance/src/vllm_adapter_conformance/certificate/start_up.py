@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import site
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,12 +27,13 @@ class StartUpCode:
 
 
 def start_up_code(environment: Distributions, hashes: Hashes) -> Iterator[StartUpCode]:
-    """sitecustomize, usercustomize, and every .pth on the path that imports code."""
+    """sitecustomize, usercustomize, and every .pth of a site folder that imports code."""
     for name in MODULES:
         file = getattr(sys.modules.get(name), "__file__", None)
         if file:
             yield StartUpCode(f"{name} ({file})")
-    for folder in dict.fromkeys(place(one) for one in sys.path if one):
+    own = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    for folder in dict.fromkeys(place(one) for one in (*site.getsitepackages(), *own)):
         try:
             names = sorted(os.listdir(folder))
         except OSError:

@@ -166,7 +166,7 @@ class Controller:
         if sentence is None and self.config.option.certificate:
             try:
                 self._certify(results)
-            except VllmAdapterError as error:
+            except (VllmAdapterError, OSError) as error:
                 sentence = str(error)
         if sentence is not None:
             self._error(sentence)

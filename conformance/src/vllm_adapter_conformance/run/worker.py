@@ -62,6 +62,7 @@ class Worker:
             self._journal.write("leave", item=item.nodeid)
             os._exit(0)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         """All cases have ended: the files that ran them are known."""
         self._tell_loaded()
