@@ -37,7 +37,7 @@ def check(bench: Bench, rule: str, case: Case) -> Observation:
         raise Failure(
             failure["expected"], failure["seen"], share=failure["share"], detail=failure["detail"]
         )
-    return Observation(seen["share"], seen["note"])
+    return Observation(seen["share"], seen["note"], facts=seen["facts"])
 
 
 def look(
@@ -55,4 +55,4 @@ def look(
     except Failure as failure:
         names = ("expected", "seen", "share", "detail")
         return {"failure": {name: getattr(failure, name) for name in names}}
-    return {"share": found.share, "note": found.note}
+    return {"share": found.share, "note": found.note, "facts": found.facts}
