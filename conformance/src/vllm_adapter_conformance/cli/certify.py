@@ -60,17 +60,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run L1 on the emulated device of that adapter, under this one's torch device type; "
         "the certificate says so",
     )
+    parser.add_argument(
+        "--sign",
+        metavar="KEYFILE",
+        type=Path,
+        help="sign the certificate with this Ed25519 key: FILE.sig beside it",
+    )
+    parser.add_argument(
+        "--sigstore",
+        action="store_true",
+        help="sign the certificate with your identity at Sigstore, online: FILE.sigstore.json",
+    )
     parser.add_argument("--verbose", action="store_true", help="one line a case")
 
 
 def run(args: argparse.Namespace) -> int:
     """0 if the level is reached."""
     from vllm_adapter.cli.output import emit_json, warn
+    from vllm_adapter_conformance.cli.sign import signer
     from vllm_adapter_conformance.plan.find_target import find_target, fresh_seed
     from vllm_adapter_conformance.run.reproduce import write_all
     from vllm_adapter_conformance.run.runner import RunRequest, run_suite
     from vllm_adapter_doctor.serving.before_start import look_at
 
+    sign = signer(args)
     # Asked first, so that what is missing is a sentence of ours and not of pytest.
     seed = fresh_seed() if args.seed is None else args.seed
     target = find_target(
@@ -99,14 +112,20 @@ def run(args: argparse.Namespace) -> int:
     with _Follower(f"{args.name} {args.level}", verbose=args.verbose) as follower:
         suite = run_suite(order, follower)
     certificate = json.loads(file.read_text(encoding="utf-8"))
+    signatures = sign(file, certificate)
     results = suite.results
     failures = [r for r in _in_order(certificate, results) if r.outcome in ("fail", "waived")]
     scripts = write_all(file.parent / "repro", order, failures)
     reached = certificate["level_reached"] == args.level
     if args.json:
-        emit_json({"ok": reached, "file": str(file), "certificate": certificate})
+        signed = [str(path) for path in signatures]
+        emit_json(
+            {"ok": reached, "file": str(file), "signatures": signed, "certificate": certificate}
+        )
     else:
         _report(certificate, failures, scripts, file)
+        for path in signatures:
+            print(f"signature: {path}")
     return 0 if reached else 1
 
 

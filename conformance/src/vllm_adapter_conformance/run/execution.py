@@ -6,7 +6,7 @@ import os
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +14,7 @@ import pytest
 
 from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter.engine.device_process.errors import ProcessEnded, RemoteError, whence
-from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.bench import Bench, LastWord
 from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.judge.outcome import SKIPPED, Result, failed, passed, waiver_of
@@ -29,9 +29,15 @@ _OWN: Final = f"{Path(__file__).parents[1]}{os.sep}"
 _FRAMES: Final = 6
 
 
-def open_bench(target: Target, scratch: Path | None = None, *, apart: bool = False) -> Bench:
-    """A bench for every level; `scratch` and `apart` as the bench has them."""
-    return Bench(target, scratch, _open_serving, apart=apart)
+def open_bench(
+    target: Target,
+    scratch: Path | None = None,
+    *,
+    apart: bool = False,
+    hear: Callable[[LastWord], None] | None = None,
+) -> Bench:
+    """A bench for every level; `scratch`, `apart` and `hear` as the bench has them."""
+    return Bench(target, scratch, _open_serving, apart=apart, hear=hear)
 
 
 def run_item(bench: Bench, item: SuiteItem, waivers: Sequence[Waiver] = ()) -> Result:

@@ -21,8 +21,10 @@ import pytest
 
 from vllm_adapter.discovery.entry_files import AUTOLOAD
 from vllm_adapter.engine.device_process.errors import ProcessEnded
+from vllm_adapter_conformance.base.bench import LastWord
 from vllm_adapter_conformance.base.rule import SERVING, Failure
 from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.device_side.loaded import loaded_files
 from vllm_adapter_conformance.judge import waivers
 from vllm_adapter_conformance.judge.journal import Journal, JournalReader
 from vllm_adapter_conformance.judge.outcome import (
@@ -56,7 +58,7 @@ class Worker:
         os.environ["VA_FALLBACK"] = "error"  # the device's process gets it
         self.target = Target.from_json(order["target"])
         self.plan = make_plan(self.target, order["level"], registered(), only=order["only"])
-        self.bench = open_bench(self.target, Path(order["scratch"]), apart=True)
+        self.bench = open_bench(self.target, Path(order["scratch"]), apart=True, hear=self._hear)
         path = Path(order["journal"])
         self._journal, self._reader = Journal(path), JournalReader(path)
         self._waivers = waivers.shipped()
@@ -68,9 +70,11 @@ class Worker:
         faulthandler.enable(self._stacks)
         faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Ends the device's process."""
+        """Ends the device's process; then all that ran the cases, and judged them, is known."""
         self.bench.end()
+        self._journal.write("judged", files=loaded_files())
 
     def run(self, item: SuiteItem) -> Result:
         """Checks a case, unless a rule that it needs has failed."""
@@ -112,6 +116,12 @@ class Worker:
         failure = Failure(f"a process that lives on after {what}", str(died), detail=died.words)
         waiver = waiver_of(self._waivers, self.target.record.name, item)
         return failed(item, failure, None, waiver)
+
+    def _hear(self, word: LastWord) -> None:
+        """Keeps what a process of the device said of itself, before it ends."""
+        self._journal.write(
+            "loaded", files=list(word.files), device=dict(word.facts), silent=word.silent
+        )
 
     def _begin(self, item: SuiteItem, limit: float) -> None:
         self._journal.write(
