@@ -329,7 +329,8 @@ def test_the_count_is_right_whatever_is_wrong(shape, seed, share, kind, dtype):
     assert bool(found.sentences) == bool(count)
     if count:
         first = found.sentences[0]
-        said = f"all {count} elements" if count == want.numel() > 1 else f"{count} of {want.numel()}"
+        every = count == want.numel() > 1
+        said = f"all {count} elements" if every else f"{count} of {want.numel()}"
         assert said in first, first
 
 
