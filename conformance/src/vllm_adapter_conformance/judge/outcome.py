@@ -35,6 +35,8 @@ class Result:
     blocked_by: str | None = None
     waiver: Mapping[str, Any] | None = None
     counters: Counters | None = None
+    cause: str = ""
+    """One word for what wrong values look like."""
 
     def to_json(self) -> dict[str, Any]:
         """As the journal's event `end` holds it."""
@@ -90,6 +92,7 @@ def failed(
         expected=failure.expected,
         seen=failure.seen,
         detail=failure.detail,
+        cause=failure.cause,
     )
     if waiver is None:
         return result

@@ -87,6 +87,7 @@ class History:
                 failure.seen,
                 share=failure.share,
                 detail=failure.detail,
+                cause=failure.cause,
             ) from failure
         return [*results, *(result.clone() for result in results)]
 

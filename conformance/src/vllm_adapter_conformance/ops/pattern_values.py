@@ -21,6 +21,7 @@ _FEW: Final = 3
 _MANY: Final = 8
 """Elements from which bits are counted."""
 _ALL: Final = 0.99
+PRECISION: Final = "precision"
 _NARROW: Final = (torch.float8_e5m2, torch.float8_e4m3fn, torch.bfloat16, torch.float16)
 _LIKE: Final = {3: "float8_e5m2", 4: "float8_e4m3fn", 8: "bfloat16", 11: "float16 or TF32"}
 _RMS: Final = 0.5
@@ -44,6 +45,14 @@ class Errors:
         """Of the wrong elements alone: [wrong] twice."""
         return self.got[self.mask], self.want[self.mask]
 
+    @property
+    def dense(self) -> bool:
+        """Whether most elements are wrong wherever some are: few of many are no fair choice."""
+        box = 1
+        for axis, size in enumerate(self.mask.shape):
+            box *= int(self.mask.movedim(axis, 0).reshape(size, -1).any(1).sum())
+        return 2 * int(self.mask.sum()) >= box
+
     def near(self, other: torch.Tensor, by: torch.Tensor | None = None) -> bool:
         """Whether other numbers explain the wrong elements: [wrong], within the budget and a
         rounding of what was computed."""
@@ -59,15 +68,16 @@ def explain(errors: Errors, names: Sequence[str]) -> list[Found]:
     found, rest = _no_numbers(errors)
     if not bool(rest.mask.any()):
         return found
-    order = moved(rest.got, rest.want, rest.budget, rest.mask, names)
-    looks: list[Callable[[Errors], Found | None]] = [_unwritten, _zeros, _constant]
-    later = [_lost_sign, _flipped, _factor, _row_factor, _offset, _row_offset, _clipped, _bits]
-    for look in looks:
-        if (seen := look(rest)) is not None:
-            return [*found, seen]
-    if order is not None:
-        return [*found, order]
-    seen = next((s for look in later if (s := look(rest)) is not None), None)
+    looks: list[Callable[[Errors], Found | None]] = [
+        *(_unwritten, _zeros, _constant),
+        lambda e: moved(e.got, e.want, e.budget, e.mask, names),
+        *(_lost_sign, _flipped, _clipped),
+    ]
+    if rest.dense:
+        looks += [_factor, _row_factor, _offset, _row_offset, _bits]
+    else:
+        looks.append(_bits_of_all)
+    seen = next((s for look in looks if (s := look(rest)) is not None), None)
     return found if seen is None else [*found, seen]
 
 
@@ -182,7 +192,7 @@ def _clipped(errors: Errors) -> Found | None:
     got, want = errors.pair
     bound = float(got[0].abs())
     ends = bool((got.abs() == bound).all()) and bool((want.abs() > bound).all())
-    if not ends or bool((got.sign() != want.sign()).any()):
+    if len(got) < _FEW or not ends or bool((got.sign() != want.sign()).any()):
         return None
     return "clipped", f"they are clipped at {bound:.5g}"
 
@@ -198,9 +208,8 @@ def _bits(errors: Errors) -> Found | None:
             continue
         rounded = want.float().to(dtype).double()
         if float((rounded == got).double().mean()) >= _ALL:
-            bits = round(1 - math.log2(info.eps))
-            name = str(dtype).removeprefix("torch.")
-            return f"like {name}", f"they are rounded to {name} ({bits} bits)"
+            name, kept = str(dtype).removeprefix("torch."), round(1 - math.log2(info.eps))
+            return PRECISION, f"they are rounded to {name} ({kept} bits)"
     error = _relative(errors)
     if error is None:
         return None
@@ -210,13 +219,27 @@ def _bits(errors: Errors) -> Found | None:
         return None
     toward = float(((got.abs() < want.abs()) & (got.sign() * want.sign() >= 0)).double().mean())
     if toward >= _ALL:
-        return "cut off", f"about {round(bits + 1)} bits are right, cut off toward zero"
+        return PRECISION, f"about {round(bits + 1)} bits are right, cut off toward zero"
     whole = round(bits)
     like = _LIKE.get(whole)
     own = round(1 - math.log2(torch.finfo(errors.dtype).eps))
     if like is None or whole >= own:
-        return f"{whole} bits", f"about {whole} bits are right, of {own}"
-    return f"like {like}", f"about {whole} bits are right, as if computed in {like}"
+        return PRECISION, f"about {whole} bits are right, of {own}"
+    return PRECISION, f"about {whole} bits are right, as if computed in {like}"
+
+
+def _bits_of_all(errors: Errors) -> Found | None:
+    """The bits of all elements, where the wrong ones are only the farthest off."""
+    every = replace(errors, mask=errors.want.isfinite() & errors.got.isfinite())
+    own = 1 - math.log2(torch.finfo(errors.dtype).eps)
+    error = _relative(every)
+    if error is None:
+        return None
+    bits = -math.log2(float(error.square().mean().sqrt()) / _RMS)
+    if not 2.5 <= bits <= own - 0.5:
+        return None
+    what = f"of all elements about {round(bits)} bits are right, of {round(own)}"
+    return PRECISION, f"{what}: they are those farthest off"
 
 
 def _relative(errors: Errors) -> torch.Tensor | None:

@@ -21,7 +21,8 @@ from vllm_adapter.settings import PREFIX
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.ops.cases import Facts
-from vllm_adapter_conformance.ops.tolerance import ToleranceResult, compare
+from vllm_adapter_conformance.ops.pattern import AXES, Pattern, describe
+from vllm_adapter_conformance.ops.tolerance import ToleranceResult, budget_of, compare
 from vllm_adapter_conformance.ops.trial import Expected, Sample
 from vllm_adapter_conformance.ops.trials import TRIALS
 
@@ -29,6 +30,8 @@ Fn = Callable[..., Any]
 
 WEIGHTS: Final[Mapping[str, int]] = {"linear": 1}
 """Which argument of an operator `prepare_weights` may change."""
+REFUSED: Final = "refused"
+"""The cause of a case that nothing ran."""
 
 
 @dataclass
@@ -110,6 +113,7 @@ def bind_declared(bench: Bench, op: str, facts: Facts) -> Binding:
             f"{op} bound for a case that the descriptor declares",
             f"{kind}: {error.message}",
             detail=_where(facts, bench),
+            cause=REFUSED,
         ) from error
 
 
@@ -130,7 +134,7 @@ def judge(bench: Bench, call: DeviceCall, run: Fn, facts: Facts) -> float:
         raise _failure(bench, call, facts, "a result", f"{type(error).__name__}: {error}") from (
             error
         )
-    worst = judge_results(bench, call, results, facts)
+    worst = judge_results(bench, call, results, facts, writable)
     for argument, held in zip(call.mutated, writable, strict=True):
         argument.copy_(held)
     for number, (base, held) in enumerate(zip(call.bases, before, strict=True)):
@@ -145,8 +149,14 @@ def judge(bench: Bench, call: DeviceCall, run: Fn, facts: Facts) -> float:
     return worst
 
 
-def judge_results(bench: Bench, call: DeviceCall, results: Sequence[Any], facts: Facts) -> float:
-    """Compares results, then mutated arguments; as `judge`."""
+def judge_results(
+    bench: Bench,
+    call: DeviceCall,
+    results: Sequence[Any],
+    facts: Facts,
+    before: Sequence[torch.Tensor] = (),
+) -> float:
+    """Compares results, then mutated arguments, which held `before`; as `judge`."""
     wanted = expected(call)
     found = [*results, *call.mutated]
     names = [f"result {i}" for i in range(len(results))]
@@ -155,14 +165,20 @@ def judge_results(bench: Bench, call: DeviceCall, results: Sequence[Any], facts:
         count = len(wanted) - len(call.mutated)
         raise _failure(bench, call, facts, f"{count} results", f"{len(results)} results")
     worst = 0.0
-    for name, got, want in zip(names, found, wanted, strict=True):
+    terms = call.sample.terms or TRIALS[call.spec.name].terms(facts)
+    held: list[torch.Tensor | None] = [None] * len(results)
+    held += before or [None] * len(call.mutated)
+    for name, got, want, was in zip(names, found, wanted, held, strict=True):
         _check_kind(bench, call, facts, name, got, want)
-        seen = compare(got, want, call.sample.terms or TRIALS[call.spec.name].terms(facts))
+        seen = compare(got, want, terms)
         worst = max(worst, seen.share)
         if seen.share > 1:
-            raise _failure(
-                bench, call, facts, f"{name} within its error budget", _worst(seen), seen.share
+            budget = budget_of(got.dtype, want, terms)
+            pattern = describe(
+                got, want.value, budget, axes=AXES.get(call.spec.name, ()), before=was
             )
+            sentence = f"{name} within its error budget"
+            raise _failure(bench, call, facts, sentence, _worst(seen), seen.share, pattern)
     return worst
 
 
@@ -246,10 +262,19 @@ def _worst(seen: ToleranceResult) -> str:
 
 
 def _failure(
-    bench: Bench, call: DeviceCall, facts: Facts, want: str, seen: str, share: float | None = None
+    bench: Bench,
+    call: DeviceCall,
+    facts: Facts,
+    want: str,
+    seen: str,
+    share: float | None = None,
+    pattern: Pattern | None = None,
 ) -> Failure:
     detail = f"sample {call.sample.name!r}; {_where(facts, bench)}"
-    return Failure(f"{call.spec.name}: {want}", seen, share=share, detail=detail)
+    expected, cause = f"{call.spec.name}: {want}", ""
+    if pattern is not None:
+        detail, cause = f"pattern   {'; '.join(pattern.sentences)}\n{detail}", pattern.cause
+    return Failure(expected, seen, share=share, detail=detail, cause=cause)
 
 
 def _where(facts: Facts, bench: Bench) -> str:

@@ -139,6 +139,7 @@ def _refuses(bench: Bench, entry: OperatorEntry, refused: OpFacts, sample: Sampl
             failure.seen,
             share=failure.share,
             detail=failure.detail,
+            cause=failure.cause,
         ) from failure
     return False
 

@@ -1,4 +1,4 @@
-"""The worker's side of a run: checks cases one by one, and leaves after one that failed."""
+"""The worker's side of a run: checks cases one by one, and leaves after one that broke it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Worker:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
-        """After a failure the device's state is not to be trusted: a new process goes on."""
+        """After an exception the device is not to be trusted: a new process goes on."""
         if self._leave:
             self._journal.write("leave", item=item.nodeid)
             os._exit(0)
@@ -75,7 +75,8 @@ class Worker:
                 result = replace(result, note=f"{result.note} {LEFT}".lstrip())
                 self._leave = True
             elif result.outcome != PASS:
-                self._leave = self._is_open
+                # Wrong values and refusals leave the process as it was: a new one costs seconds.
+                self._leave = self._is_open and (not result.cause or self._leaked(before))
         self._journal.write("end", **result.to_json())
         return result
 
