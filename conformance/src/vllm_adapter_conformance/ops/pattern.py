@@ -114,7 +114,10 @@ def _place(mask: torch.Tensor, names: Sequence[str], whole: torch.Tensor) -> tup
     box = 1
     for indices in hit:
         box *= int(indices.sum())
-    said = [_indices(*part) for part in parts]
+    said = [found for part in parts if (found := _indices(*part))]
+    if not said:
+        everywhere = int(mask.sum()) >= _FULL * mask.numel()
+        return ("", "everywhere") if everywhere else _progression(mask)
     text = "in " + ", ".join(words for words, _ in said)
     if int(mask.sum()) < _FULL * box:
         text += ", though not all of it"
@@ -131,8 +134,8 @@ def _progression(mask: torch.Tensor) -> tuple[str, str]:
     return "scattered", "scattered"
 
 
-def _indices(name: str, at: Sequence[int], size: int) -> tuple[str, str]:
-    """Indices of one dimension in words, and one word for their kind."""
+def _indices(name: str, at: Sequence[int], size: int) -> tuple[str, str] | None:
+    """Indices of one dimension in words, and a word for their kind; None if it tells nothing."""
     first, last = at[0], at[-1]
     if len(at) == 1:
         if first == size - 1:
@@ -149,7 +152,7 @@ def _indices(name: str, at: Sequence[int], size: int) -> tuple[str, str]:
     if len(at) <= _LISTED:
         listed = ", ".join(map(str, at[:-1]))
         return f"{name}s {listed} and {last}", f"some {name}s"
-    return f"{len(at)} of {size} {name}s", f"some {name}s"
+    return (f"{len(at)} of {size} {name}s", f"some {name}s") if 2 * len(at) < size else None
 
 
 def _ordinal(number: int) -> str:

@@ -1,0 +1,155 @@
+"""One call of an operator, apart from the model that made it: judged now, or again from a file."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from vllm_adapter.engine.ops.catalog import SPECS
+from vllm_adapter.engine.ops.step import Step, make_step
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.base.rule import Failure
+from vllm_adapter_conformance.ops import runs
+from vllm_adapter_conformance.ops.cases import Facts
+from vllm_adapter_conformance.ops.trial import Sample, ToDevice
+
+_LENGTHS: Final[Mapping[str, int]] = {"attention": 3, "paged_attention": 5}
+"""The argument with the running sum of the sequences' lengths: query_start_loc."""
+_TABLE: Final = 3
+_SEQ_LENS: Final = 4
+_DENSE: Final = 4
+"""A view whose memory is more than so many times its elements is stored without its gaps."""
+
+
+@dataclass(frozen=True)
+class StoredCall:
+    """The arguments of one call on the host, as they were before it.
+
+    A weight is as checkpoints have it: whoever runs the call prepares it anew. What lies beside a
+    strided view is not kept, and is NaN when the call is made again.
+    """
+
+    op: str
+    facts: Facts
+    args: Sequence[Any]
+    where: str
+    """The module in its model, in words."""
+    fallback: str = "error"
+    """The policy that the case was bound under."""
+
+    def sample(self) -> Sample:
+        """As the suite's own samples are."""
+
+        def build(to_device: ToDevice) -> tuple[Any, ...]:
+            return tuple(_laid(to_device, argument) for argument in self.args)
+
+        planned = SPECS[self.op].operator.planned
+        return Sample(self.where, build, self._step if planned else None, self._terms())
+
+    def _step(self, device: torch.device) -> Step:
+        """The step of a planned operator, from its tables; slots follow from the blocks."""
+        starts = self.args[_LENGTHS[self.op]].tolist()
+        contexts = tuple(self.args[_SEQ_LENS].tolist())
+        queries = tuple(b - a for a, b in itertools.pairwise(starts))
+        block = self.args[1].shape[1]
+        table = self.args[_TABLE]
+        rows = [table[i, : -(-c // block)].tolist() for i, c in enumerate(contexts)]
+        return make_step(queries, contexts, rows, block, device)
+
+    def _terms(self) -> int | None:
+        """The longest sum of attention, which is as long as a context; else as facts have it."""
+        if self.op not in _LENGTHS:
+            return None
+        size = int(self.facts["head_size"])
+        if self.op == "paged_attention":
+            lengths: list[int] = self.args[_SEQ_LENS].tolist()
+        else:
+            lengths = self.args[_LENGTHS[self.op]].diff().tolist()
+        return max(size, *lengths, 1)
+
+    def share(self, bench: Bench) -> float:
+        """Runs the call on a bench and gives its largest share of the budget.
+
+        Raises:
+            Failure: as `runs.judge`.
+        """
+        binding = runs.bind_declared(bench, self.op, self.facts)
+        call = runs.bound_call(bench, binding, self.sample())
+        return runs.judge(bench, call, binding.run, self.facts)
+
+    def save(self, path: Path) -> None:
+        """Writes it, for `load`."""
+        torch.save(
+            {
+                "op": self.op,
+                "facts": dict(self.facts),
+                "args": list(self.args),
+                "where": self.where,
+                "fallback": self.fallback,
+            },
+            path,
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> StoredCall:
+        """Reads what `save` wrote; runs nothing that is in the file."""
+        return cls(**torch.load(path, weights_only=True))
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor [...] on the host; with its strides if its memory has few gaps."""
+    held = tensor.detach()
+    span = 1 + sum((size - 1) * step for size, step in zip(held.shape, held.stride(), strict=True))
+    if held.is_contiguous() or not held.numel() or span > _DENSE * held.numel():
+        return held.cpu().clone(memory_format=torch.contiguous_format)
+    memory = torch.zeros(span, dtype=held.dtype)
+    return memory.as_strided(held.shape, held.stride()).copy_(held)
+
+
+def _laid(to_device: ToDevice, argument: Any) -> Any:
+    """An argument where it is asked for; the gaps of a view are no numbers there."""
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    if argument.is_contiguous():
+        return to_device(argument.contiguous())
+    span = 1 + sum((n - 1) * s for n, s in zip(argument.shape, argument.stride(), strict=True))
+    filler = torch.nan if argument.is_floating_point() else 0
+    memory = torch.full((span,), filler, dtype=argument.dtype)
+    memory.as_strided(argument.shape, argument.stride()).copy_(argument)
+    return to_device(memory).as_strided(argument.shape, argument.stride())
+
+
+def again(adapter: str, data: Path, *, device: int = 0) -> int:
+    """Runs a stored call in this process, and prints how it ended; gives the exit code."""
+    import dataclasses
+    import os
+
+    from vllm_adapter.errors import VllmAdapterError
+    from vllm_adapter.settings import Fallback
+    from vllm_adapter_conformance.plan.find_target import find_target
+
+    try:
+        call = StoredCall.load(data)
+    except (OSError, RuntimeError, TypeError, EOFError, ValueError) as error:
+        print(f"{data} cannot be read: {type(error).__name__}; it belongs beside this script")
+        return 2
+    os.environ["VA_FALLBACK"] = call.fallback
+    try:
+        bench = Bench(find_target(adapter, "L2", device=device))
+        bench.settings = dataclasses.replace(bench.settings, fallback=Fallback(call.fallback))
+        share = call.share(bench)
+    except Failure as failure:
+        print(f"{call.op} of {call.where}")
+        print(f"  expected  {failure.expected}\n  saw       {failure.seen}")
+        print("\n".join(f"  {line}" for line in failure.detail.splitlines()))
+        return 1
+    except VllmAdapterError as error:
+        print(error)
+        return 2
+    print(f"{call.op} of {call.where}: {share:.3g} of the budget, passes")
+    return 0
