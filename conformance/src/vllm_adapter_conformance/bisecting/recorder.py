@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,13 +17,9 @@ import torch
 from vllm_adapter.engine.integrations import layers
 from vllm_adapter.engine.ops.bind import Binding
 from vllm_adapter.engine.ops.catalog import SPECS
-from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Failure
-from vllm_adapter_conformance.bisecting.stored import StoredCall, on_host
-from vllm_adapter_conformance.ops import runs
-
-_COPIED: Final = 1 << 20
-"""Arguments of more elements, weights and tables, are not compared with what they were."""
+from vllm_adapter_conformance.bisecting.side import WEIGHT, judged, raised
+from vllm_adapter_conformance.bisecting.stored import COPIED, StoredCall, on_host
 
 Weights = WeakKeyDictionary[torch.nn.Module, torch.Tensor]
 
@@ -51,9 +47,8 @@ class Found(Exception):
 
 @dataclass
 class Recorder:
-    """Judges the calls of one model on one bench."""
+    """Judges the calls of one model."""
 
-    bench: Bench
     weights: Weights
     fallback: str
     forward: int = 0
@@ -84,62 +79,32 @@ class Recorder:
         self, path: str, module: torch.nn.Module, binding: Binding, args: tuple[Any, ...]
     ) -> Any:
         op, facts = binding.case.op, dict(binding.case.facts)
-        spec = SPECS[op]
+        mutates = SPECS[op].mutates
         self.count += 1
         self.last = f"{op} at {path}"
-        host = [_kept(argument, number in spec.mutates) for number, argument in enumerate(args)]
-        if op in runs.WEIGHTS and module in self.weights:
-            host[runs.WEIGHTS[op]] = _kept(self.weights[module], False)
-        stored = StoredCall(op, facts, host, path, self.fallback)
-        call = runs.DeviceCall(spec, stored.sample(), list(args), [])
-        before = [host[i] for i in spec.mutates]
+        host = [_kept(argument, number in mutates) for number, argument in enumerate(args)]
+        if op in WEIGHT and module in self.weights:
+            host[WEIGHT[op]] = _kept(self.weights[module], False)
+        call = StoredCall(op, facts, host, path, self.fallback)
         try:
             try:
                 result = binding.run(*args)
             except Exception as error:
-                seen = f"{type(error).__name__}: {error}"
-                raise Failure(f"{op}: a result", seen, detail=f"{facts}") from error
-            share = runs.judge_results(self.bench, call, runs.as_tuple(result), facts, before)
-            self._unwritten(op, args, host, spec.mutates)
+                raise raised(call, error) from error
+            share = judged(call, result, args)
         except Failure as failure:
-            finding = Finding(
-                stored,
-                failure,
-                path,
-                self.forward,
-                self.count,
-                _kernel(binding, stored),
-                binding.providers,
-            )
+            kernel, who = _kernel(binding, call), binding.providers
+            finding = Finding(call, failure, path, self.forward, self.count, kernel, who)
             raise Found(finding) from failure
         self.worst[op] = max(self.worst.get(op, 0.0), share)
         return result
-
-    def _unwritten(
-        self, op: str, args: tuple[Any, ...], host: list[Any], mutates: tuple[int, ...]
-    ) -> None:
-        """Arguments that are only read hold what they held.
-
-        Raises:
-            Failure: one does not.
-        """
-        for number, (argument, held) in enumerate(zip(args, host, strict=True)):
-            small = isinstance(argument, torch.Tensor) and argument.numel() <= _COPIED
-            # A prepared weight is another tensor than the one that is held.
-            if not small or number in mutates or number == runs.WEIGHTS.get(op):
-                continue
-            if not runs.same_bits(argument, held):
-                raise Failure(
-                    f"{op}: no write outside the arguments that the schema marks as mutated",
-                    f"argument {number}, {tuple(argument.shape)}, changed",
-                )
 
 
 def _kept(argument: Any, written: bool) -> Any:
     """An argument as it is now; what is large and only read is not copied within the host."""
     if not isinstance(argument, torch.Tensor):
         return argument
-    if not written and argument.numel() > _COPIED:
+    if not written and argument.numel() > COPIED:
         return argument.detach().cpu()
     return on_host(argument)
 
@@ -148,7 +113,7 @@ def _kernel(binding: Binding, call: StoredCall) -> str:
     """The function that ran, as its descriptor names it."""
     pick = binding.picks.get(None)
     if pick is None:
-        pick = binding.picks[call.sample().step("cpu").phase]  # type: ignore[misc, arg-type]
+        pick = binding.picks[call.step().phase]
     return str(pick.entry.run)
 
 

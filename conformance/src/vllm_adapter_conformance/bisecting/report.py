@@ -39,7 +39,7 @@ import faulthandler
 import sys
 from pathlib import Path
 
-from vllm_adapter_conformance.bisecting.stored import again
+from vllm_adapter_conformance.bisecting.again import again
 
 faulthandler.enable()
 sys.exit(again({adapter!r}, Path(__file__).with_suffix(".pt"), device={device}))

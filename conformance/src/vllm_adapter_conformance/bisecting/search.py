@@ -16,12 +16,10 @@ import torch
 
 from vllm_adapter.engine.integrations.transformers import adapt, unadapt
 from vllm_adapter.errors import AdapterError, VllmAdapterError
-from vllm_adapter.settings import Settings
-from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Failure
-from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.bisecting.model import ModelInputs, Trace, Watch, layers_of, run
 from vllm_adapter_conformance.bisecting.recorder import Finding, Found, Recorder, original_weights
+from vllm_adapter_conformance.bisecting.side import Side
 from vllm_adapter_conformance.models.tiny import share as share_of
 
 FAR: Final = 0.5
@@ -57,19 +55,11 @@ class Outcome:
     growth: Sequence[LayerError] = ()
 
 
-def bench_of(target: Target) -> Bench:
-    """A bench that serves what its adapter does not declare as a user's own process would."""
-    bench = Bench(target)
-    given = Settings.from_environ()
-    bench.settings = dataclasses.replace(bench.settings, fallback=given.fallback)
-    return bench
-
-
 def search(
     model: Any,
     given: ModelInputs,
-    ours: Bench,
-    reference: Bench | None,
+    ours: Side,
+    reference: Side | None,
     steps: int,
     watch: Callable[[str], None],
 ) -> Outcome:
@@ -119,13 +109,13 @@ class _Ran:
 
 
 def _reference(
-    model: Any, given: ModelInputs, bench: Bench | None, steps: int, watch: Callable[[str], None]
+    model: Any, given: ModelInputs, side: Side | None, steps: int, watch: Callable[[str], None]
 ) -> Trace:
-    name = "transformers" if bench is None else bench.target.record.name
+    name = "transformers" if side is None else side.name
     tell: Watch = lambda number: watch(f"{name}, forward {number}")  # noqa: E731 # one call
-    if bench is None:
+    if side is None:
         return run(model, given, steps, None, tell)
-    adapt(model, bench.opened, settings=bench.settings)
+    adapt(model, side.opened, settings=side.settings)
     try:
         return run(model, given, steps, None, tell)
     except VllmAdapterError:
@@ -143,20 +133,20 @@ def _reference(
 def _ours(
     model: Any,
     given: ModelInputs,
-    bench: Bench,
+    side: Side,
     steps: int,
     tokens: torch.Tensor | None,
     watch: Callable[[str], None],
 ) -> _Ran:
     with original_weights() as weights:
-        adapt(model, bench.opened, settings=bench.settings)
-    recorder = Recorder(bench, weights, bench.settings.fallback.value)
+        adapt(model, side.opened, settings=side.settings)
+    recorder = Recorder(weights, side.settings.fallback.value)
     recorder.install(model)
     ran = _Ran(recorder)
 
     def tell(number: int) -> None:
         recorder.forward = number
-        watch(f"{bench.target.record.name}, forward {number}")
+        watch(f"{side.name}, forward {number}")
 
     try:
         ran.trace = run(model, given, steps, tokens, tell)
@@ -173,11 +163,11 @@ def _ours(
     return ran
 
 
-def _share_on(bench: Bench | None, finding: Finding) -> float | None:
-    if bench is None:
+def _share_on(side: Side | None, finding: Finding) -> float | None:
+    if side is None:
         return None
     try:
-        return finding.call.share(bench)
+        return side.share(finding.call)
     except Failure as failure:
         return math.inf if failure.share is None else failure.share
 

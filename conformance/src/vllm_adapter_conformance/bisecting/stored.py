@@ -1,4 +1,4 @@
-"""One call of an operator, apart from the model that made it: judged now, or again from a file."""
+"""One call of an operator, apart from the model that made it; in memory or in a file."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from typing import Any, Final
 
 import torch
 
-from vllm_adapter.engine.ops.catalog import SPECS
 from vllm_adapter.engine.ops.step import Step, make_step
-from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Failure
-from vllm_adapter_conformance.ops import runs
 from vllm_adapter_conformance.ops.cases import Facts
-from vllm_adapter_conformance.ops.trial import Sample, ToDevice
 
 _LENGTHS: Final[Mapping[str, int]] = {"attention": 3, "paged_attention": 5}
 """The argument with the running sum of the sequences' lengths: query_start_loc."""
 _TABLE: Final = 3
 _SEQ_LENS: Final = 4
+COPIED: Final = 1 << 20
+"""Arguments of more elements, weights and tables, are not compared with what they were."""
 _DENSE: Final = 4
 """A view whose memory is more than so many times its elements is stored without its gaps."""
 
@@ -42,16 +39,17 @@ class StoredCall:
     fallback: str = "error"
     """The policy that the case was bound under."""
 
-    def sample(self) -> Sample:
-        """As the suite's own samples are."""
+    def placed(self, device: torch.device) -> list[Any]:
+        """The arguments on a device, each in memory of its own."""
+        return [_placed(argument, device) for argument in self.args]
 
-        def build(to_device: ToDevice) -> tuple[Any, ...]:
-            return tuple(_laid(to_device, argument) for argument in self.args)
+    def comparable(self, number: int) -> bool:
+        """Whether an argument must still be what it was: a weight may have been prepared."""
+        argument = self.args[number]
+        small = isinstance(argument, torch.Tensor) and argument.numel() <= COPIED
+        return small and not (self.op == "linear" and number == 1)
 
-        planned = SPECS[self.op].operator.planned
-        return Sample(self.where, build, self._step if planned else None, self._terms())
-
-    def _step(self, device: torch.device) -> Step:
+    def step(self, device: torch.device | str = "cpu") -> Step:
         """The step of a planned operator, from its tables; slots follow from the blocks."""
         starts = self.args[_LENGTHS[self.op]].tolist()
         contexts = tuple(self.args[_SEQ_LENS].tolist())
@@ -61,7 +59,7 @@ class StoredCall:
         rows = [table[i, : -(-c // block)].tolist() for i, c in enumerate(contexts)]
         return make_step(queries, contexts, rows, block, device)
 
-    def _terms(self) -> int | None:
+    def terms(self) -> int | None:
         """The longest sum of attention, which is as long as a context; else as facts have it."""
         if self.op not in _LENGTHS:
             return None
@@ -71,16 +69,6 @@ class StoredCall:
         else:
             lengths = self.args[_LENGTHS[self.op]].diff().tolist()
         return max(size, *lengths, 1)
-
-    def share(self, bench: Bench) -> float:
-        """Runs the call on a bench and gives its largest share of the budget.
-
-        Raises:
-            Failure: as `runs.judge`.
-        """
-        binding = runs.bind_declared(bench, self.op, self.facts)
-        call = runs.bound_call(bench, binding, self.sample())
-        return runs.judge(bench, call, binding.run, self.facts)
 
     def save(self, path: Path) -> None:
         """Writes it, for `load`."""
@@ -111,45 +99,14 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     return memory.as_strided(held.shape, held.stride()).copy_(held)
 
 
-def _laid(to_device: ToDevice, argument: Any) -> Any:
-    """An argument where it is asked for; the gaps of a view are no numbers there."""
+def _placed(argument: Any, device: torch.device) -> Any:
+    """An argument on a device; the gaps of a view are no numbers there."""
     if not isinstance(argument, torch.Tensor):
         return argument
     if argument.is_contiguous():
-        return to_device(argument.contiguous())
+        return argument.clone().to(device)
     span = 1 + sum((n - 1) * s for n, s in zip(argument.shape, argument.stride(), strict=True))
     filler = torch.nan if argument.is_floating_point() else 0
     memory = torch.full((span,), filler, dtype=argument.dtype)
     memory.as_strided(argument.shape, argument.stride()).copy_(argument)
-    return to_device(memory).as_strided(argument.shape, argument.stride())
-
-
-def again(adapter: str, data: Path, *, device: int = 0) -> int:
-    """Runs a stored call in this process, and prints how it ended; gives the exit code."""
-    import dataclasses
-    import os
-
-    from vllm_adapter.errors import VllmAdapterError
-    from vllm_adapter.settings import Fallback
-    from vllm_adapter_conformance.plan.find_target import find_target
-
-    try:
-        call = StoredCall.load(data)
-    except (OSError, RuntimeError, TypeError, EOFError, ValueError) as error:
-        print(f"{data} cannot be read: {type(error).__name__}; it belongs beside this script")
-        return 2
-    os.environ["VA_FALLBACK"] = call.fallback
-    try:
-        bench = Bench(find_target(adapter, "L2", device=device))
-        bench.settings = dataclasses.replace(bench.settings, fallback=Fallback(call.fallback))
-        share = call.share(bench)
-    except Failure as failure:
-        print(f"{call.op} of {call.where}")
-        print(f"  expected  {failure.expected}\n  saw       {failure.seen}")
-        print("\n".join(f"  {line}" for line in failure.detail.splitlines()))
-        return 1
-    except VllmAdapterError as error:
-        print(error)
-        return 2
-    print(f"{call.op} of {call.where}: {share:.3g} of the budget, passes")
-    return 0
+    return memory.to(device).as_strided(argument.shape, argument.stride())

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_adapter.contract.operators import DTYPES
 
 if TYPE_CHECKING:
-    from vllm_adapter_conformance.base.bench import Bench
     from vllm_adapter_conformance.base.target import Target
     from vllm_adapter_conformance.bisecting.model import ModelInputs
+    from vllm_adapter_conformance.bisecting.side import Side
 
 HELP: Final = "find the first layer and operator where a model leaves the reference"
 EXAMPLE: Final = """\
@@ -112,11 +112,12 @@ def _searched(args: argparse.Namespace) -> tuple[Any, str, str]:
     """(outcome, the model in words, its dtype)."""
     from vllm_adapter.cli.output import Progress
     from vllm_adapter_conformance.bisecting.search import search
+    from vllm_adapter_conformance.bisecting.side import Side
     from vllm_adapter_conformance.plan.find_target import find_target
 
     target = find_target(args.adapter, "L3", device=args.device, seed=args.seed)
     other = None if args.against == PLAIN else find_target(args.against, "L3", seed=args.seed)
-    ours, reference = _bench(target), None if other is None else _bench(other)
+    ours, reference = Side.of(target), None if other is None else Side.of(other)
     model, given, said, dtype = _model(args, target, ours)
     steps = 0 if model.config.model_type == "bert" else args.steps
     with Progress(2 * (steps + 1) + 1, f"bisect {args.adapter}") as progress:
@@ -124,14 +125,8 @@ def _searched(args: argparse.Namespace) -> tuple[Any, str, str]:
     return outcome, said, dtype
 
 
-def _bench(target: Target) -> Bench:
-    from vllm_adapter_conformance.bisecting.search import bench_of
-
-    return bench_of(target)
-
-
 def _model(
-    args: argparse.Namespace, target: Target, bench: Bench
+    args: argparse.Namespace, target: Target, side: Side
 ) -> tuple[Any, ModelInputs, str, str]:
     """(model on the host, its inputs, the model in words, its dtype)."""
     from vllm_adapter.engine.integrations.transformers.dtype import choose, own_dtype
@@ -141,7 +136,7 @@ def _model(
     if args.tiny:
         dtype = args.dtype or "float32"
         return *models.tiny(target, args.tiny, dtype), f"tiny {args.tiny}", dtype
-    entries = bench.opened.capability.operators
+    entries = side.opened.capability.operators
     dtype = args.dtype or choose(args.adapter, entries, own_dtype(args.model))
     with typed_out_of_memory("loading the model"):
         loaded = models.load(args.model, dtype, args.prompt or models.PROMPTS)
