@@ -31,8 +31,12 @@ _BREAKS: Final = {
     "reshape_and_cache": "Keys and values land in slots of other tokens or sequences: one user "
     "reads another's context.",
     "paged_attention": "A token attends to what it must not see (the future, a freed block, "
-    "another sequence) or misses what it must.",
-    "attention": "A token of an encoder sees another text of the batch, or not all of its own.",
+    "another sequence) or misses what it must. Scores, softmax and the sum over values are asked "
+    "for in float32, as fused kernels have them: scores that are rounded to float16 before their "
+    "scale, as transformers' eager code does, are infinite where query times key is above 65,504, "
+    "and the row is no number.",
+    "attention": "A token of an encoder sees another text of the batch, or not all of its own. "
+    "Scores and softmax are asked for in float32, as in paged_attention.",
 }
 _MEND: Final = (
     "Cases with a few plain samples come first. Drawn ones follow, which span facts, sizes, "
@@ -43,7 +47,8 @@ _MEND: Final = (
     "vllm_adapter_conformance.ops.trials. If the kernel cannot serve the case, narrow `dtypes` or "
     "`limits` of its entry: an undeclared case is refused, which is honest. The error budget is "
     "the suite's: rounding of the result and one intermediate to the dtype, accumulation in "
-    "float32."
+    "float32. A kernel may compile at its first call: a case that is over its limit is tried once "
+    "more with 300 s."
 )
 
 

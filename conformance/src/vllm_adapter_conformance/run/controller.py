@@ -27,6 +27,7 @@ from vllm_adapter_conformance.judge.outcome import waiver_of as waiver_for
 from vllm_adapter_conformance.plan.find_target import find_target, fresh_seed
 from vllm_adapter_conformance.plan.suite import SuiteItem, SuitePlan, make_plan
 from vllm_adapter_conformance.rules import registered
+from vllm_adapter_conformance.run.limits import may_try_again
 from vllm_adapter_conformance.run.watchdog import WorkerWatchdog
 from vllm_adapter_conformance.run.worker import fault_file
 
@@ -133,7 +134,10 @@ class Controller:
         self._reader.new()
         events = [e for e in self._reader.events if e.get("item") is not None]
         last = events[-1] if events else {"event": "", "item": ""}
-        if last["event"] == "leave" or (last["event"] == "hang" and last["item"] != crashitem):
+        hung = last["event"] == "hang"
+        mine = hung and last["item"] == crashitem
+        again = mine and may_try_again(self.plan.item(crashitem), self._reader.events)
+        if last["event"] == "leave" or (hung and not mine) or again:
             # pytest types three outcomes; a plug-in may have more
             report.outcome = "requeued"  # type: ignore[assignment]
             sched.mark_test_pending(crashitem)

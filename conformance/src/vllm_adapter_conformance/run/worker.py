@@ -22,9 +22,11 @@ from vllm_adapter_conformance.judge.outcome import BLOCKED, PASS, Result, blocke
 from vllm_adapter_conformance.plan.suite import SuiteItem, make_plan
 from vllm_adapter_conformance.rules import registered
 from vllm_adapter_conformance.run.execution import open_bench, run_item
+from vllm_adapter_conformance.run.limits import limit_of
 
 OPEN: Final = "L1.device.open"
 """The rule whose limit holds for opening the device."""
+COMPILED: Final = "(beyond the case's usual limit: its kernel compiles at the first call)"
 LEFT: Final = "(allocations were left behind; the next case gets a new process)"
 
 
@@ -68,9 +70,12 @@ class Worker:
             result = Result(item.id, BLOCKED, blocked_by=why)
         else:
             self._open_first(item)
-            self._begin(item, item.rule.seconds)
+            limit = limit_of(item, self._reader.events)
+            self._begin(item, limit)
             before = self._live()
             result = run_item(self.bench, item, self._waivers)
+            if result.outcome == PASS and (result.seconds or 0) > item.rule.seconds:
+                result = replace(result, note=f"{result.note} {COMPILED}".lstrip())
             if result.outcome == PASS and self._leaked(before):
                 result = replace(result, note=f"{result.note} {LEFT}".lstrip())
                 self._leave = True
