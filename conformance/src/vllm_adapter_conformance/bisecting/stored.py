@@ -93,7 +93,8 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor [...] on the host; with its strides if its memory has few gaps."""
     held = tensor.detach()
     span = 1 + sum((size - 1) * step for size, step in zip(held.shape, held.stride(), strict=True))
-    if held.is_contiguous() or not held.numel() or span > _DENSE * held.numel():
+    # Elements of an expanded view share memory: span is less than their number.
+    if held.is_contiguous() or not held.numel() <= span <= _DENSE * held.numel():
         return held.cpu().clone(memory_format=torch.contiguous_format)
     memory = torch.zeros(span, dtype=held.dtype)
     return memory.as_strided(held.shape, held.stride()).copy_(held)

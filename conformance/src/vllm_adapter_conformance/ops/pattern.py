@@ -109,8 +109,6 @@ def _place(mask: torch.Tensor, names: Sequence[str], whole: torch.Tensor) -> tup
         for name, indices in zip(names, hit, strict=True)
         if not bool(indices.all())
     ]
-    if not parts:
-        return _progression(mask)
     box = 1
     for indices in hit:
         box *= int(indices.sum())
