@@ -294,6 +294,18 @@ def test_a_corruption_has_its_sentence(name):
         assert phrase in text, text
 
 
+def test_bits_of_a_sum_are_counted_by_its_terms():
+    """A product whose inputs have 11 bits: small results and great columns have other errors."""
+    draw = torch.Generator().manual_seed(4)
+    x = torch.randn(90, 64, generator=draw).double()
+    weight = torch.randn(64, 50, generator=draw).double() * torch.logspace(-2, 2, 50).double()
+    want, scale = x @ weight, (x.square() @ weight.square()).sqrt()
+    got = (x.half().double() @ weight.half().double()).float()
+    found = describe(got, want, 1e-6 * scale, scale=scale)
+    assert "about 11 bits are right, as if computed in float16 or TF32" in found.sentences[1]
+    assert found.cause == "precision"
+
+
 def test_nothing_is_said_of_a_result_that_is_right():
     assert describe(ROWS.float(), ROWS, budget_of(ROWS)).sentences == ()
 

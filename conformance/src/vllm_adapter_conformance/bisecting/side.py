@@ -143,7 +143,7 @@ def _share(
     if seen.share > 1:
         budget = budget_of(got.dtype, want, terms)
         axes = AXES.get(call.op, ())
-        pattern = describe(got, want.value, budget, axes=axes, before=before)
+        pattern = describe(got, want.value, budget, axes=axes, before=before, scale=want.magnitude)
         raise Failure(
             f"{call.op}: {name} within its error budget",
             f"{seen.share:.3g} of the budget at {list(seen.index)}: got {seen.got:.9g}, "

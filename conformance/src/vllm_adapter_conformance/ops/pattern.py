@@ -45,12 +45,14 @@ def describe(
     *,
     axes: Sequence[str] = (),
     before: torch.Tensor | None = None,
+    scale: torch.Tensor | None = None,
 ) -> Pattern:
     """The pattern of a result's errors.
 
     got: [...] of the case's dtype on any device; want, budget: float64 [...] on the host; `axes`
     names its dimensions, which are rows and columns where their number is another. `before`: [...]
-    what an argument that is written in place held before the call.
+    what an argument that is written in place held before the call. `scale`: float64 [...], what
+    the error of a rounding grows with, where that is not the element itself.
     """
     given, dtype = got.detach().cpu().double(), got.dtype
     mask = wrong_elements(given, want, budget)
@@ -70,6 +72,7 @@ def describe(
             mask.reshape(shape),
             dtype,
             wide,
+            None if scale is None else scale.expand(want.shape).reshape(shape),
         ),
         names,
     )

@@ -39,6 +39,7 @@ class Errors:
     mask: torch.Tensor
     dtype: torch.dtype
     before: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
 
     @property
     def pair(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -243,7 +244,7 @@ def _bits_of_all(errors: Errors) -> Found | None:
 
 
 def _relative(errors: Errors) -> torch.Tensor | None:
-    """[wrong] errors as shares of what is expected, or of the root mean square of its row.
+    """[wrong] errors as shares of what is expected, of its scale, or of its row's mean square.
 
     None where a few are far greater than the rest: that is no rounding.
     """
@@ -252,7 +253,10 @@ def _relative(errors: Errors) -> torch.Tensor | None:
     finite = torch.where(errors.want.isfinite(), errors.want, 0.0)
     rows = finite.square().mean(-1, keepdim=True).sqrt().expand_as(errors.want)
     by_row = (got - want) / rows[errors.mask]
-    for error, times in ((by_element, 4.0), (by_row, 6.0)):
+    shares = [(by_element, 4.0), (by_row, 6.0)]
+    if errors.scale is not None:
+        shares.insert(1, ((got - want) / errors.scale[errors.mask], 6.0))
+    for error, times in shares:
         rms = float(error.square().mean().sqrt())
         if 0 < rms < math.inf and float(error.abs().max()) < times * rms:
             return error
@@ -271,7 +275,13 @@ def _rows(errors: Errors) -> list[Errors]:
     flat = [t.reshape(-1, width) for t in (errors.got, errors.want, errors.budget)]
     return [
         replace(
-            errors, got=flat[0][i], want=flat[1][i], budget=flat[2][i], mask=masks[i], before=None
+            errors,
+            got=flat[0][i],
+            want=flat[1][i],
+            budget=flat[2][i],
+            mask=masks[i],
+            before=None,
+            scale=None,
         )
         for i in numbers
     ]

@@ -175,7 +175,12 @@ def judge_results(
         if seen.share > 1:
             budget = budget_of(got.dtype, want, terms)
             pattern = describe(
-                got, want.value, budget, axes=AXES.get(call.spec.name, ()), before=was
+                got,
+                want.value,
+                budget,
+                axes=AXES.get(call.spec.name, ()),
+                before=was,
+                scale=want.magnitude,
             )
             sentence = f"{name} within its error budget"
             raise _failure(bench, call, facts, sentence, _worst(seen), seen.share, pattern)
