@@ -35,7 +35,11 @@ def check(bench: Bench, rule: str, case: Case) -> Observation:
     if "failure" in seen:
         failure = seen["failure"]
         raise Failure(
-            failure["expected"], failure["seen"], share=failure["share"], detail=failure["detail"]
+            failure["expected"],
+            failure["seen"],
+            share=failure["share"],
+            detail=failure["detail"],
+            cause=failure["cause"],
         )
     return Observation(seen["share"], seen["note"])
 
@@ -53,6 +57,6 @@ def look(
     try:
         found = registered()[rule].check(bench, Case(case, params)) or Observation()
     except Failure as failure:
-        names = ("expected", "seen", "share", "detail")
+        names = ("expected", "seen", "share", "detail", "cause")
         return {"failure": {name: getattr(failure, name) for name in names}}
     return {"share": found.share, "note": found.note}
