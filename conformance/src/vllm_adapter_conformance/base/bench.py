@@ -140,6 +140,8 @@ class Bench:
         """How many were started for the device."""
         self._asked = self._taught = self._knows_the_suite = self._in_a_case = False
         self._limit = self._left = math.inf
+        self.overdue = False
+        """Whether the device's process was ended in this case, since its time was over."""
 
     @cached_property
     def scratch(self) -> Path:
@@ -188,11 +190,16 @@ class Bench:
     def begin(self, seconds: float) -> None:
         """A case begins, for which the device has so long: the judge's own time is not counted."""
         self.allow(seconds)
-        self._in_a_case = False
+        self._in_a_case = self.overdue = False
 
     def allow(self, seconds: float) -> None:
         """What follows may keep the device busy for so long."""
         self._limit = self._left = seconds
+
+    @property
+    def used(self) -> float:
+        """Seconds that the device has been busy since then."""
+        return self._limit - self._left
 
     def open(self) -> Mapping[str, str]:
         """Opens the device, and says what its runtime is.
@@ -295,6 +302,7 @@ class Bench:
             return asking.ask(command, given, max(0.0, self._left), forget)
         except ProcessEnded as ended:
             ended.limit = self._limit
+            self.overdue |= ended.hung
             self.end()
             raise
         finally:

@@ -62,16 +62,26 @@ class Observation:
 
 
 class Failure(Exception):
-    """A case that does not hold. `seen` and `expected` are short; `detail` may be long."""
+    """A case that does not hold. `seen` and `expected` are short; `detail` may be long.
+
+    `cause` is one word for what wrong values look like, by which equal failures are found.
+    """
 
     def __init__(
-        self, expected: str, seen: str, *, share: float | None = None, detail: str = ""
+        self,
+        expected: str,
+        seen: str,
+        *,
+        share: float | None = None,
+        detail: str = "",
+        cause: str = "",
     ) -> None:
         super().__init__(f"expected {expected}; saw {seen}")
         self.expected = expected
         self.seen = seen
         self.share = share
         self.detail = detail
+        self.cause = cause
 
 
 Check = Callable[["Bench", Case], Observation | None]

@@ -36,6 +36,8 @@ class Result:
     waiver: Mapping[str, Any] | None = None
     counters: Counters | None = None
     facts: Mapping[str, Any] | None = None
+    cause: str = ""
+    """One word for what wrong values look like."""
 
     def to_json(self) -> dict[str, Any]:
         """As the journal's event `end` holds it."""
@@ -96,6 +98,7 @@ def failed(
         expected=failure.expected,
         seen=failure.seen,
         detail=failure.detail,
+        cause=failure.cause,
     )
     if waiver is None:
         return result

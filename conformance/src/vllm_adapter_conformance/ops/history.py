@@ -87,6 +87,7 @@ class History:
                 failure.seen,
                 share=failure.share,
                 detail=failure.detail,
+                cause=failure.cause,
             ) from failure
         self.worst = max(self.worst, share)
         return outcome

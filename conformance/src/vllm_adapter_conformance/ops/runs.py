@@ -23,7 +23,8 @@ from vllm_adapter_conformance.base.bench import Bench, BoundOperator, Kept
 from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.device_side.calls import WEIGHTS
 from vllm_adapter_conformance.ops.cases import Facts
-from vllm_adapter_conformance.ops.tolerance import ToleranceResult, compare
+from vllm_adapter_conformance.ops.pattern import AXES, Pattern, describe
+from vllm_adapter_conformance.ops.tolerance import ToleranceResult, budget_of, compare
 from vllm_adapter_conformance.ops.trial import Expected, Sample
 from vllm_adapter_conformance.ops.trials import TRIALS
 
@@ -291,14 +292,23 @@ def judge_results(bench: Bench, call: DeviceCall, outcome: CallOutcome, facts: F
         count = len(wanted) - len(call.mutated)
         raise _failure(bench, call, facts, f"{count} results", f"{len(outcome.results)} results")
     worst = 0.0
-    for name, got, want in zip(names, found, wanted, strict=True):
+    terms = call.sample.terms or TRIALS[call.spec.name].terms(facts)
+    held: list[torch.Tensor | None] = [*[None] * len(outcome.results), *call.mutated]
+    for name, got, want, before in zip(names, found, wanted, held, strict=True):
         tensor = _checked(bench, call, facts, name, got, want)
-        seen = compare(tensor, want, call.sample.terms or TRIALS[call.spec.name].terms(facts))
+        seen = compare(tensor, want, terms)
         worst = max(worst, seen.share)
         if seen.share > 1:
-            raise _failure(
-                bench, call, facts, f"{name} within its error budget", _worst(seen), seen.share
+            pattern = describe(
+                tensor,
+                want.value,
+                budget_of(tensor.dtype, want, terms),
+                axes=AXES.get(call.spec.name, ()),
+                before=before,
+                scale=want.magnitude,
             )
+            sentence = f"{name} within its error budget"
+            raise _failure(bench, call, facts, sentence, _worst(seen), seen.share, pattern)
     return worst
 
 
@@ -402,10 +412,19 @@ def _worst(seen: ToleranceResult) -> str:
 
 
 def _failure(
-    bench: Bench, call: DeviceCall, facts: Facts, want: str, seen: str, share: float | None = None
+    bench: Bench,
+    call: DeviceCall,
+    facts: Facts,
+    want: str,
+    seen: str,
+    share: float | None = None,
+    pattern: Pattern | None = None,
 ) -> Failure:
     detail = f"sample {call.sample.name!r}; {_where(facts, bench)}"
-    return Failure(f"{call.spec.name}: {want}", seen, share=share, detail=detail)
+    expected, cause = f"{call.spec.name}: {want}", ""
+    if pattern is not None:
+        detail, cause = f"pattern   {'; '.join(pattern.sentences)}\n{detail}", pattern.cause
+    return Failure(expected, seen, share=share, detail=detail, cause=cause)
 
 
 def _where(facts: Facts, bench: Bench) -> str:

@@ -163,6 +163,11 @@ class Controller:
             return
         self._reader.new()
         results = settle(self.plan, self._reader.events)
+        failed = any(result.outcome == FAIL for result in results.values())
+        if self.config.option.maxfail and failed and not any(of(self._reader.events, "error")):
+            # `-x` ends the run there: a verdict on what ran, and no certificate.
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            return
         sentence = self._fault(results)
         if sentence is None and self.config.option.certificate:
             try:

@@ -19,7 +19,7 @@ from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter_conformance.base.target import BUDGET_S
 from vllm_adapter_conformance.certificate.document import make_room, write
 from vllm_adapter_conformance.judge.journal import Event, JournalReader, of
-from vllm_adapter_conformance.judge.outcome import Result, ended
+from vllm_adapter_conformance.judge.outcome import FAIL, Result, ended
 
 POLL_S: Final = 0.1
 STOP_S: Final = 5.0
@@ -45,6 +45,7 @@ class RunRequest:
     cases: Sequence[str] = ()
     emulate: str | None = None
     budget: float = BUDGET_S
+    fail_fast: bool = False
 
     def words(self, certificate: Path) -> list[str]:
         """As pytest's arguments; the certificate, if one is asked for, is written there."""
@@ -55,6 +56,8 @@ class RunRequest:
             words += ["--emulate", self.emulate]
         if self.certificate is not None:
             words += ["--certificate", str(certificate)]
+        if self.fail_fast:
+            words.append("-x")
         return words + [f"--case={case}" for case in self.cases]
 
 
@@ -63,6 +66,8 @@ class Run:
     """A run that has ended with a verdict."""
 
     events: list[Event] = field(default_factory=list)
+    stopped: bool = False
+    """It ended at its first failure: there is no certificate."""
 
     @property
     def results(self) -> dict[str, Result]:
@@ -106,12 +111,14 @@ def run_suite(order: RunRequest, follow: Callable[[Event], None]) -> Run:
         # A defect that ends pytest early also has exit code 1: only a plan and, where one is asked
         # for, a certificate show that there was a run.
         ran = any(of(reader.events, "plan"))
-        written = order.certificate is None or certificate.is_file()
+        failed = any(result.outcome == FAIL for result in ended(reader.events).values())
+        stopped = order.fail_fast and failed
+        written = stopped or order.certificate is None or certificate.is_file()
         if child.returncode not in GOOD_CODES or sentences or not (ran and written):
             raise _no_verdict(order.adapter, child.returncode, sentences, log)
-        if order.certificate is not None:
+        if order.certificate is not None and not stopped:
             write(order.certificate, json.loads(certificate.read_text(encoding="utf-8")))
-        return Run(reader.events)
+        return Run(reader.events, stopped)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
