@@ -7,7 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from vllm_adapter_conformance.base.rule import Counters, Failure, Observation, Rule
+from vllm_adapter_conformance.base.rule import (
+    Counters,
+    Failure,
+    Figures,
+    Observation,
+    Rule,
+)
 from vllm_adapter_conformance.judge.journal import Event, of
 from vllm_adapter_conformance.judge.waivers import Waiver, find
 from vllm_adapter_conformance.plan.suite import SuiteItem, SuitePlan
@@ -35,6 +41,7 @@ class Result:
     blocked_by: str | None = None
     waiver: Mapping[str, Any] | None = None
     counters: Counters | None = None
+    figures: Figures | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As the journal's event `end` holds it."""
@@ -71,7 +78,15 @@ def passed(
             seen="it passes",
             detail="The suite's waiver has to go: it would hide the next failure.",
         )
-    return Result(item.id, PASS, seconds, seen.share, note=seen.note, counters=seen.counters)
+    return Result(
+        item.id,
+        PASS,
+        seconds,
+        seen.share,
+        note=seen.note,
+        counters=seen.counters,
+        figures=seen.figures,
+    )
 
 
 def failed(
@@ -90,6 +105,7 @@ def failed(
         expected=failure.expected,
         seen=failure.seen,
         detail=failure.detail,
+        figures=failure.figures,
     )
     if waiver is None:
         return result

@@ -1,0 +1,229 @@
+"""What is looked at on the device for L5's speed: plain numbers come back. Imports torch.
+
+Each function takes a bench and plain data, and judges nothing: see `Bench.observe`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from vllm_adapter_conformance.base.bench import Bench
+from vllm_adapter_conformance.performance.arguments import ArgumentMaker, TimedArguments
+from vllm_adapter_conformance.performance.timing import Call, Stopwatch, in_turn
+
+MIB: Final = 1 << 20
+COPIED: Final = (MIB // 4, 4 * MIB, 32 * MIB, 256 * MIB)
+"""Bytes that one copy reads, and as many again that it writes."""
+SIDES: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
+"""Of the square matrices that are multiplied."""
+ONE_CALL_S: Final = 0.02
+"""No larger product is tried after one that took so long."""
+LONG_COPY_S: Final = 0.005
+"""The same of copies: by then a launch is nothing to them."""
+UNKNOWN_CACHE: Final = 64 * MIB
+TIMES_CACHE: Final = 4
+MOST_TURNS: Final = 16
+MOST_SETS: Final = 64
+MEMORY_PART: Final = 8
+"""At most one part in so many of the free memory is taken for rotation."""
+SAMPLES: Final = 9
+LEAST_SAMPLES: Final = 6
+"""From six on the interval of a median has a confidence."""
+SLOW_S: Final = 0.5
+FEW_SAMPLES: Final = 3
+"""Of calls that take longer than `SLOW_S`."""
+WARM_S: Final = 0.2
+
+
+def look_memory(bench: Bench) -> dict[str, Any]:
+    """Seconds of copies and reads at several sizes, and of a launch, with the bytes of each.
+
+    Gives `cache_bytes` (what the device or system says, or None), `clock`, `launch` (seconds) and
+    rows `what, bytes, beyond, seconds`; `beyond`: its buffers are several times the caches.
+    """
+    watch, cache = Stopwatch(bench), cache_bytes(bench)
+    small = [torch.zeros(1, device=bench.device) for _ in range(2)]
+    _warm(watch, lambda: small[0].copy_(small[1]))
+    launch = _samples(watch, lambda: small[0].copy_(small[1]))
+    rows: list[dict[str, Any]] = []
+    for size in COPIED:
+        if 2 * size > _free(bench) // MEMORY_PART:
+            break
+        copy, turns = copying(bench, size, cache)
+        beyond = 2 * size * turns >= TIMES_CACHE * (cache or UNKNOWN_CACHE)
+        taken = _samples(watch, copy)
+        rows.append({"what": "copy", "bytes": 2 * size, "beyond": beyond, "seconds": taken})
+        rows.append(
+            {
+                "what": "read",
+                "bytes": size,
+                "beyond": size * turns >= TIMES_CACHE * (cache or UNKNOWN_CACHE),
+                "seconds": _samples(watch, reading(bench, size, cache)),
+            }
+        )
+        if beyond and min(taken) > LONG_COPY_S:
+            break
+    return {"cache_bytes": cache, "clock": watch.clock, "launch": launch, "rows": rows}
+
+
+def look_compute(bench: Bench, *, dtype: str, own_linear: bool) -> dict[str, Any]:
+    """Seconds of products of square matrices: rows `side, flops, seconds`, and the `clock`."""
+    watch, rows = Stopwatch(bench), []
+    for side in SIDES:
+        if 4 * side * side * 4 > _free(bench) // MEMORY_PART:
+            break
+        call = multiplying(bench, side, dtype, own_linear=own_linear)
+        taken = _samples(watch, call)
+        rows.append({"side": side, "flops": 2 * side**3, "seconds": taken})
+        if min(taken) > ONE_CALL_S:
+            break
+    return {"clock": watch.clock, "rows": rows}
+
+
+def look_call(
+    bench: Bench,
+    *,
+    op: str,
+    facts: Mapping[str, Any],
+    dims: Mapping[str, int],
+    beside: Mapping[str, Any],
+    seconds: float,
+) -> dict[str, Any]:
+    """Seconds of calls of an operator, and in turn of what bounds it.
+
+    `beside` names that: {"what": "copy" or "read", "bytes"} or {"what": "gemm", "side", "dtype",
+    "own_linear"}. About `seconds` are spent. Gives `taken` and `beside`, lists of equal length,
+    `turns` (sets of arguments that took turns), `beyond` (together they are several times the
+    caches), the `clock`, torch's version and its threads.
+    """
+    watch, cache = Stopwatch(bench), cache_bytes(bench)
+    binding = bench.bind(op, dict(facts))
+    maker = ArgumentMaker(bench, str(facts["dtype"]))
+    first = maker.make(op, facts, dims)
+    sets = [first]
+    room = _free(bench) // MEMORY_PART
+    wanted = TIMES_CACHE * (cache or UNKNOWN_CACHE) // max(1, first.touched) + 1
+    for _ in range(min(wanted, room // max(1, first.touched), MOST_SETS) - 1):
+        sets.append(maker.another(op, first, len(sets)))
+    for one in sets:
+        if one.weight is not None:
+            one.args[one.weight] = binding.prepare_weights(one.args[one.weight])
+        if one.step is not None:
+            one.args[-1] = binding.handle
+    if first.step is not None:
+        binding.plan(first.step)  # once a step, for all layers
+    call = in_turn([_calling(binding.run, one) for one in sets])
+    other = _besides(bench, beside, cache)
+    numbers = watch.calls_for(call), watch.calls_for(other)
+    taken: list[float] = []
+    others: list[float] = []
+    until = time.monotonic() + seconds
+    least = LEAST_SAMPLES
+    while len(taken) < least or (len(taken) < 4 * SAMPLES and time.monotonic() < until):
+        taken.append(watch.seconds(call, numbers[0]))
+        others.append(watch.seconds(other, numbers[1]))
+        least = FEW_SAMPLES if min(taken) > SLOW_S else LEAST_SAMPLES
+    return {
+        "taken": taken,
+        "beside": others,
+        "turns": len(sets),
+        "beyond": sum(one.touched for one in sets) >= TIMES_CACHE * (cache or UNKNOWN_CACHE),
+        "clock": watch.clock,
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+    }
+
+
+def cache_bytes(bench: Bench) -> int | None:
+    """The last cache before memory, as the device or the system says; None: it does not."""
+    if bench.device.type != "cpu":
+        ask = getattr(torch.get_device_module(bench.device), "get_device_properties", None)
+        found = getattr(ask(bench.device), "L2_cache_size", None) if ask else None
+        return int(found) if found else None
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    found = [text for text in (path.read_text().strip() for path in sizes) if text]
+    return max((int(t[:-1]) * units[t[-1]] for t in found if t[-1] in units), default=None)
+
+
+def copying(bench: Bench, size: int, cache: int | None) -> tuple[Call, int]:
+    """A copy of `size` bytes between buffers that take turns, and how many pairs there are."""
+    turns = _turns(bench, 2 * size, cache)
+    buffers = [_bytes(bench, size) for _ in range(2 * turns)]
+
+    def copy(to: torch.Tensor, source: torch.Tensor) -> Call:
+        return lambda: to.copy_(source)
+
+    pairs = zip(buffers[::2], buffers[1::2], strict=True)
+    return in_turn([copy(to, source) for to, source in pairs]), turns
+
+
+def reading(bench: Bench, size: int, cache: int | None) -> Call:
+    """A sum over `size` bytes of float32, of buffers that take turns."""
+    turns = _turns(bench, 2 * size, cache)
+    buffers = [_bytes(bench, size).view(torch.float32).view(-1, 4096) for _ in range(turns)]
+
+    def read(buffer: torch.Tensor) -> Call:
+        return lambda: buffer.sum(-1)
+
+    return in_turn([read(buffer) for buffer in buffers])
+
+
+def multiplying(bench: Bench, side: int, dtype: str, *, own_linear: bool) -> Call:
+    """A product of two square matrices: torch's, or the adapter's own linear."""
+    maker = ArgumentMaker(bench, dtype)
+    sizes = {"in_features": side, "out_features": side}
+    facts = {"dtype": dtype, **sizes, "bias": False}
+    made = maker.make("linear", facts, {"tokens": side, **sizes})
+    if own_linear:
+        binding = bench.bind("linear", facts)
+        made.args[1] = binding.prepare_weights(made.args[1])
+        return _calling(binding.run, made)
+    x, weight = made.args[:2]
+    return lambda: torch.matmul(x, weight)
+
+
+def _besides(bench: Bench, what: Mapping[str, Any], cache: int | None) -> Call:
+    if what["what"] == "copy":
+        return copying(bench, what["bytes"] // 2, cache)[0]
+    if what["what"] == "read":
+        return reading(bench, what["bytes"], cache)
+    return multiplying(bench, what["side"], what["dtype"], own_linear=what["own_linear"])
+
+
+def _calling(run: Callable[..., Any], one: TimedArguments) -> Call:
+    args = one.args
+    return lambda: run(*args)
+
+
+def _turns(bench: Bench, size: int, cache: int | None) -> int:
+    """How many buffers of a size make several times the caches, within the memory."""
+    wanted = -(-TIMES_CACHE * (cache or UNKNOWN_CACHE) // size)
+    return max(1, min(wanted, MOST_TURNS, _free(bench) // MEMORY_PART // size))
+
+
+def _bytes(bench: Bench, size: int) -> torch.Tensor:
+    """uint8[size] on the device, written to: memory that never was has no pages."""
+    return bench.to_device(torch.zeros(size, dtype=torch.uint8))
+
+
+def _free(bench: Bench) -> int:
+    return bench.runtime.query_memory_capacity(bench.opened.record.index).free_bytes
+
+
+def _samples(watch: Stopwatch, call: Call) -> list[float]:
+    number = watch.calls_for(call)
+    return [watch.seconds(call, number) for _ in range(SAMPLES)]
+
+
+def _warm(watch: Stopwatch, call: Call) -> None:
+    """Clocks rise with work."""
+    until = time.monotonic() + WARM_S
+    while time.monotonic() < until:
+        call()
+    watch.wait()
