@@ -42,6 +42,8 @@ class Bench:
         `open_serving` starts them, for a bench that is to judge L4.
         """
         self.target = target
+        self.say: Callable[[str], None] = lambda text: None
+        """Tells whoever waits how far a long check is."""
         self._scratch = scratch
         self._open_serving = open_serving
         alone = AdapterFilter(allowed=frozenset({target.record.name}))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,7 +69,8 @@ class Worker:
             result = Result(item.id, BLOCKED, blocked_by=why)
         else:
             self._open_first(item)
-            self._begin(item, item.rule.seconds)
+            self._begin(item, item.case.seconds or item.rule.seconds)
+            self.bench.say = partial(self._progress, item)
             before = self._live()
             result = run_item(self.bench, item, self._waivers)
             if result.outcome == PASS and self._leaked(before):
@@ -78,6 +80,9 @@ class Worker:
                 self._leave = self._is_open
         self._journal.write("end", **result.to_json())
         return result
+
+    def _progress(self, item: SuiteItem, text: str) -> None:
+        self._journal.write("progress", item=item.id, text=text)
 
     def _begin(self, item: SuiteItem, limit: float) -> None:
         self._journal.write(
