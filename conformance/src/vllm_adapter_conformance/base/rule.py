@@ -21,6 +21,8 @@ MODELS: Final = "L3"
 """From this level on transformers is needed."""
 SERVING: Final = "L4"
 """From this level on vLLM is needed."""
+SPEED: Final = "L5"
+"""From this level on calls are timed, and a load runs for minutes."""
 
 
 @dataclass(frozen=True, slots=True)

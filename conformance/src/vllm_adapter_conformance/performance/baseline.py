@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,6 +110,7 @@ class Baseline:
         return Comparison(compare(Figure.from_json(row["share"]), then), then)
 
 
+@lru_cache(maxsize=4)
 def read_baseline(path: Path, adapter: str) -> Baseline:
     """The shares of a certificate.
 

@@ -60,9 +60,7 @@ def one_round(bench: Bench, order: dict[str, Any]) -> torch.Tensor:
     decoder = TinyDecoder(bench, shape, order["weights"], blocks=blocks)
     try:
         with torch.no_grad():
-            prompt, *steps = (
-                bench.to_device(x) for x in (script["prompt"], *script["steps"])
-            )
+            prompt, *steps = (bench.to_device(x) for x in (script["prompt"], *script["steps"]))
             results = run_script(decoder, script["lengths"], prompt, steps)
             found = torch.cat([part.cpu() for part in results])
             bench.runtime.synchronize_stream(bench.opened.record.index)

@@ -52,11 +52,11 @@ def look_fault(
                 env={**os.environ, **variables},
                 text=True,
             )
-        try:
-            lines, hung = _follow(child, silent_s)
-        finally:
-            child.kill()
-            child.wait()
+        with child:  # which closes its pipe, and waits
+            try:
+                lines, hung = _follow(child, silent_s)
+            finally:
+                child.kill()
         kept = folder / "results.pt"
         words = (folder / "stderr").read_text(encoding="utf-8", errors="replace")
         return {
@@ -73,8 +73,7 @@ def look_too_much(bench: Bench, *, model: Mapping[str, Any]) -> dict[str, Any]:
     """The script in this process, then more memory than there is, then the script again.
 
     Gives `first` and `after` (host tensors [rows, hidden]), and `errors`: the class of each
-    refusal (None: there was none) and whether it is OutOfMemory, for one allocation larger than
-    the device and for allocations until it is full.
+    refusal (None: there was none) and whether it is OutOfMemory.
     """
     first = one_round(bench, dict(model))
     runtime, index = bench.runtime, bench.opened.record.index

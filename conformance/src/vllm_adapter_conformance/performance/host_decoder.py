@@ -100,7 +100,7 @@ def _forward(
             residual = x + residual
             x = _norm(residual, weights[f"{layer}.norm"])
         qkv = (x @ weights[f"{layer}.qkv"].T).view(len(x), -1, size)
-        query, key, value = qkv.split([heads, KV_HEADS, KV_HEADS], dim=1)
+        query, key, value = torch.split(qkv, [heads, KV_HEADS, KV_HEADS], dim=1)
         places = weights["table"][before : before + len(x)]
         query, key = _rotate(query, places), _rotate(key, places)
         if layer in cache:
@@ -136,4 +136,5 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torc
     new, context = query.shape[0], key.shape[0]
     hidden = torch.ones(new, context, dtype=torch.bool).triu(context - new + 1)
     scores = scores.masked_fill(hidden, -torch.inf)
-    return (scores.softmax(-1) @ values).transpose(0, 1)
+    found: torch.Tensor = scores.softmax(-1) @ values
+    return found.transpose(0, 1)

@@ -14,6 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -94,8 +95,8 @@ class _Worker:
         self._bench, self._index = bench, bench.opened.record.index
         self.shape = DecoderShape(**raw["shape"])
         block = self.shape.block_size
-        # Six long sequences fill it, so that now and then one has to make room.
-        blocks = max(6 * -(-LONGEST // block), -(-LONGEST_PROMPT // block) * 4)
+        # Two long sequences fill it, so that now and then one has to make room.
+        blocks = 2 * -(-LONGEST // block) + 4
         self.stream: Any = bench.runtime.create_stream(self._index)
         self.decoder = TinyDecoder(bench, self.shape, raw["weights"], blocks=blocks)
         self._random = random.Random(f"{seed}/{number}")
@@ -117,6 +118,7 @@ class _Worker:
         with torch.no_grad(), self._on_stream():
             self.first = self._probe()
         self.seen = _Seen()
+        self._rounds = 0
 
     @property
     def side_results(self) -> list[torch.Tensor]:
@@ -144,16 +146,17 @@ class _Worker:
         seen = self.seen
         self._step()
         seen.rounds += 1
+        self._rounds += 1
         if self._sides:
-            self._side(self._sides[seen.rounds % len(self._sides)])
-        if seen.rounds % CONTROL_EVERY == 0:
+            self._side(self._sides[self._rounds % len(self._sides)])
+        if self._rounds % CONTROL_EVERY == 0:
             self._wait()
             begin = time.perf_counter()
             for _ in range(CONTROL_CALLS):
                 self._control()
             self._wait()
             seen.control.append((time.perf_counter() - begin) / CONTROL_CALLS)
-        if seen.rounds % PROBE_EVERY == 0:
+        if self._rounds % PROBE_EVERY == 0:
             self._check()
 
     def _step(self) -> None:
@@ -217,7 +220,7 @@ class _Worker:
 
     def _different(self, what: str, found: torch.Tensor) -> None:
         kept = found if len(self.seen.different) < KEPT_RESULTS else None
-        self.seen.different.append({"what": what, "round": self.seen.rounds, "found": kept})
+        self.seen.different.append({"what": what, "round": self._rounds, "found": kept})
 
     def _probe(self) -> torch.Tensor:
         """[rows, hidden] on the host."""
@@ -275,7 +278,7 @@ def run_load(bench: Bench, *, seconds: float) -> dict[str, Any]:
     until = time.monotonic() + seconds
     for worker in load.workers:
         worker.seen = _Seen()
-    _in_threads([lambda worker=worker: worker.run(until) for worker in load.workers], until)
+    _in_threads([partial(worker.run, until) for worker in load.workers], until)
     seen = [worker.seen for worker in load.workers]
     bins: dict[str, Counter[int]] = {}
     for one in seen:

@@ -55,9 +55,7 @@ class Roofline:
         return max(work.bytes / self.best_memory, work.flops / self.best_compute)
 
 
-def shares(
-    roof: Roofline, work: Work, seconds: Sequence[float], rates: Sequence[float]
-) -> Figure:
+def shares(roof: Roofline, work: Work, seconds: Sequence[float], rates: Sequence[float]) -> Figure:
     """The share of the roofline that a call reaches, of pairs measured in turn.
 
     `rates` are of what bounds the call, each measured next to the sample of `seconds` of the same

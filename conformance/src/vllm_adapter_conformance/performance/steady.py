@@ -32,8 +32,12 @@ SLOPES: Final[Mapping[str, float]] = {
     "bytes of the process": 256.0,
 }
 """What each step must keep, to be a leak."""
-LEAST_GROWTH: Final[Mapping[str, float]] = {"bytes of the process": 16 << 20}
-"""What it must have grown by in all: pages are given out in larger pieces than they are asked for."""
+LEAST_GROWTH: Final[Mapping[str, float]] = {
+    "bytes of malloc": 64 << 10,
+    "Python objects": 500,
+    "bytes of the process": 16 << 20,
+}
+"""What it must have grown by in all: a few steps a window say little, and pages come in pieces."""
 
 
 def bin_of(seconds: float) -> int:
@@ -105,23 +109,23 @@ def slope(values: Sequence[float], steps: Sequence[float]) -> Slope | None:
     return Slope(statistics.median(slopes), slopes[rank])
 
 
-def leaks(windows: Sequence[Mapping[str, float]]) -> list[str]:
+def leaks(windows: Mapping[str, Sequence[float]]) -> list[str]:
     """A sentence for each count that grows by a little with each step.
 
-    Each window has the `steps` made until its end and counts that `SLOPES` names.
+    `windows` has a column of the `steps` made until the end of each window, and of each count
+    that `SLOPES` names and this machine has.
     """
     found = []
     for what, most in SLOPES.items():
-        having = [window for window in windows if what in window]
-        seen = slope([w[what] for w in having], [w["steps"] for w in having])
+        column = windows.get(what, ())
+        seen = slope(column, windows["steps"]) if column else None
         if seen is None:
             continue
-        first = having[int(len(having) * WARM_UP)]
-        grown = having[-1][what] - first[what]
+        grown = column[-1] - column[int(len(column) * WARM_UP)]
         if seen.at_least >= most and grown >= LEAST_GROWTH.get(what, 0):
             found.append(
                 f"{seen.a_step:.3g} more {what} with each step, window after window "
-                f"(at least {seen.at_least:.3g}; {len(having)} windows)"
+                f"(at least {seen.at_least:.3g}; {len(column)} windows)"
             )
     return found
 

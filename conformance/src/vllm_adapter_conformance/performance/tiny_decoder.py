@@ -44,9 +44,7 @@ class TinyDecoder:
             max_blocks=blocks,
         )
         facts = dict(shape.needs())
-        self._bound = {
-            op: bench.bind(op, facts[op], self.cache) for op in facts if op != "linear"
-        }
+        self._bound = {op: bench.bind(op, facts[op], self.cache) for op in facts if op != "linear"}
         self._weights: dict[str, Any] = {}
         self._linears: dict[str, Any] = {}
         for name, weight in weights.items():
@@ -90,7 +88,7 @@ class TinyDecoder:
             else:
                 normed = run["rms_norm"](x, weight, EPS)
             fused = self._linear(f"{layer}.qkv", normed).view(-1, heads + 2 * KV_HEADS, size)
-            query, key, value = fused.split([heads, KV_HEADS, KV_HEADS], dim=1)
+            query, key, value = torch.split(fused, [heads, KV_HEADS, KV_HEADS], dim=1)
             run["rotary_embedding"](step.positions, query, key, self._weights["table"], False)
             run["reshape_and_cache"](key, value, *cache, step.slot_mapping)
             attended = run["paged_attention"](

@@ -1,4 +1,4 @@
-"""The roofline of a bench's device: measured at its first use, and kept while its process lives."""
+"""The roofline of a bench's device: measured at its first use, and kept with the bench."""
 
 from __future__ import annotations
 

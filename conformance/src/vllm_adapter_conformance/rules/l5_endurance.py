@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
@@ -136,10 +137,11 @@ class LoadJudge:
         self._truth: list[tuple[torch.Tensor, float]] = []
         self._worst = 0.0
         self._totals = dict.fromkeys(_TOTALS, 0)
-        self._windows: list[dict[str, float]] = []
+        # Arrays: in one process with the device, what the judge keeps is counted too.
+        self._windows: dict[str, array[float]] = {}
         self._thirds: dict[str, tuple[Latencies, ...]] = {}
         self._all: dict[str, Latencies] = {}
-        self._control: tuple[list[float], ...] = ([], [], [])
+        self._control = array("d"), array("d"), array("d")
         self._conditions: dict[str, Any] = {}
 
     def first(self, seen: Mapping[str, Any]) -> None:
@@ -170,7 +172,9 @@ class LoadJudge:
         Raises:
             Failure: a worker stalled, an error, or a wrong result.
         """
-        after = f"after {self._totals['rounds']} to {self._totals['rounds'] + seen['rounds']} steps"
+        after = (
+            f"after {self._totals['rounds']} to {self._totals['rounds'] + seen['rounds']} steps"
+        )
         if seen["stalled"]:
             raise Failure("every step of the load to end", f"one that does not, {after}")
         if seen["errors"]:
@@ -198,7 +202,8 @@ class LoadJudge:
             self._all.setdefault(phase, Latencies()).add(rows)
         if seen["control"]:
             self._control[third].append(statistics.median(seen["control"]))
-        self._windows.append(dict(seen["held"]))
+        for what, value in seen["held"].items():
+            self._windows.setdefault(what, array("d")).append(value)
 
     def progress(self, left: float) -> str:
         """What is shown while it runs."""
@@ -227,11 +232,9 @@ class LoadJudge:
                     for phase in sorted(self._all)
                 },
                 "memory": {
-                    what: [int(window[what]) for window in self._windows if what in window]
-                    for what in self._windows[-1]
-                }
-                if self._windows
-                else {},
+                    what: [int(value) for value in column]
+                    for what, column in self._windows.items()
+                },
             },
             "threads": self._conditions["threads"],
             "torch": self._conditions["torch"],
@@ -298,18 +301,15 @@ class _Side:
 
         self.op, self._trial, self._facts = op, TRIALS[op], facts
         self._sample = self._trial.samples(facts, bench.target.seed)[0]
-        args = [_contiguous(a) for a in self._sample.build(lambda tensor: tensor.clone())]
-        self.given = {"op": op, "facts": dict(facts), "args": args}
+        self._args = [_contiguous(a) for a in self._sample.build(lambda tensor: tensor.clone())]
+        self.given = {"op": op, "facts": dict(facts), "args": self._args}
         assert not SPECS[op].mutates
 
     def share(self, found: torch.Tensor) -> float:
         """The error of a result as a share of its budget."""
         from vllm_adapter_conformance.ops.tolerance import compare
 
-        upcast = [
-            a.double() if hasattr(a, "is_floating_point") and a.is_floating_point() else a
-            for a in self.given["args"]
-        ]
+        upcast = [_upcast(argument) for argument in self._args]
         (want,) = self._trial.reference(*upcast)
         return compare(found, want, self._sample.terms or self._trial.terms(self._facts)).share
 
@@ -325,6 +325,11 @@ def _sides(bench: Bench, dtype: str) -> list[_Side]:
                 found.append(_Side(bench, op, base.facts))
                 break
     return found
+
+
+def _upcast(value: Any) -> Any:
+    is_float = getattr(value, "is_floating_point", None)
+    return value.double() if is_float is not None and is_float() else value
 
 
 def _contiguous(value: Any) -> Any:

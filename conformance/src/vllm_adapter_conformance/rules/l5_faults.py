@@ -149,9 +149,7 @@ def judge_rounds(name: str, fault: Injected, seen: Mapping[str, Any], digest: st
                 f"others in round {number}: a fault became a wrong number",
             )
         if row["error"] is not None and not row["typed"]:
-            raise Failure(
-                f"{name}: an error that core types", f"{row['error']}: {row['words']}"
-            )
+            raise Failure(f"{name}: an error that core types", f"{row['error']}: {row['words']}")
     if fault.error is None:
         if not seen["hung"]:
             raise Failure(f"{name}: no answer, and the process ended from outside", f"{rounds}")

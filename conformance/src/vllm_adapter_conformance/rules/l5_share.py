@@ -66,9 +66,10 @@ def _register(op: str) -> None:
         why="Bytes and operations of each call are counted by arithmetic, its time is measured "
         "in turn with what bounds it (a copy, a read or a product of matrices on the same "
         "device), and the share of the roofline is what the certificate has: the median and its "
-        "interval, per phase, dtype and size. No speed is asked for. 1.1 times as fast as the "
-        "device's fastest sample, the work is not all done or its end is not waited for; a thousand times the roofline's time and 200 "
-        "launches more are no slow kernel but a sleep, or data that goes over the host. Against "
+        "interval, per phase, dtype and size. No speed is asked for. What is 1.1 times as fast "
+        "as the device's fastest sample has not done all its work, or its end is not waited for; "
+        "a thousand times the roofline's time and 200 launches more are no slow kernel but a "
+        "sleep, or data that goes over the host. Against "
         "a baseline (`--baseline`, or the certificate that is replaced) a fall of more than 10 % "
         "fails where the intervals show it, on an equal device, torch and driver.",
         cases=cases,

@@ -57,6 +57,11 @@ def prepare(config: pytest.Config) -> tuple[Target, SuitePlan]:
         budget=option.budget,
         emulate=option.emulate,
     )
+    target = replace(
+        target,
+        minutes=option.minutes,
+        baseline=None if option.baseline is None else Path(option.baseline),
+    )
     waivers.check(waivers.shipped(), registered().keys())
     plan = make_plan(target, option.level, registered(), only=option.case)
     known = {item.id for item in plan.items}
