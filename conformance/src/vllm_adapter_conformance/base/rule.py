@@ -25,6 +25,15 @@ SPEED: Final = "L5"
 """From this level on calls are timed, and a load runs for minutes."""
 
 
+def level_to_open(level: str, only: Sequence[str]) -> str:
+    """The level whose needs a run has: L5's own items take the device, and neither model nor vLLM.
+
+    `only` are the items that were asked for; none: all.
+    """
+    alone = only and all(item.startswith(f"{SPEED}.") for item in only)
+    return OPERATORS_LEVEL if alone else level
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One thing to check: one pytest item. `params` is plain data.

@@ -85,8 +85,8 @@ class OperatorShare(Struct, frozen=True):
     size: Literal["small", "typical", "large"]
     """Which of the committed shapes."""
     sizes: Mapping[str, _Count]
-    """The sizes that were timed: fewer tokens than the shape has where the device would take more
-    than 50 ms."""
+    """The sizes that were timed: fewer tokens than the shape has, or a smaller shape, where the
+    device would take more than 50 ms."""
     bytes: _Count
     """Bytes of a call: each argument read once, each result written once."""
     flops: _Count

@@ -7,6 +7,7 @@ can be compared. It acts and reports; `rules/l5_endurance` judges. Imports torch
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import threading
 import time
@@ -135,6 +136,11 @@ class _Worker:
                     self.seen.error(error)
                     self._drop_all()
             self._drop_all()
+            if not self.seen.errors:
+                try:
+                    self._check()
+                except Exception as error:
+                    self.seen.error(error)
             with contextlib.suppress(VllmAdapterError):
                 self._wait()
 
@@ -258,6 +264,7 @@ def start_load(bench: Bench, *, models: Sequence[Mapping[str, Any]], seed: int) 
     Gives `first` (a host tensor a worker), `sides` (host tensors, a list a worker), and how many
     `streams` there are.
     """
+    gc.freeze()  # what is there now is not looked at again in each window
     workers = [_Worker(bench, number, raw, seed) for number, raw in enumerate(models)]
     _LOADS[bench] = _Load(workers)
     return {
@@ -311,6 +318,7 @@ def end_load(bench: Bench) -> None:
     load = _LOADS.pop(bench, None)
     for worker in load.workers if load else ():
         worker.close()
+    gc.unfreeze()
 
 
 _NAME: Final = "conformance load"

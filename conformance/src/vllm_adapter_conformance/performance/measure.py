@@ -23,6 +23,7 @@ SIDES: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
 """Of the square matrices that are multiplied."""
 ONE_CALL_S: Final = 0.02
 """No larger product is tried after one that took so long."""
+SLOW_READ: Final = 3.0
 LONG_COPY_S: Final = 0.005
 """The same of copies: by then a launch is nothing to them."""
 UNKNOWN_CACHE: Final = 64 * MIB
@@ -51,24 +52,27 @@ def look_memory(bench: Bench) -> dict[str, Any]:
     _warm(watch, lambda: small[0].copy_(small[1]))
     launch = _samples(watch, lambda: small[0].copy_(small[1]))
     rows: list[dict[str, Any]] = []
+    reads = True
     for size in COPIED:
         if 2 * size > _free(bench) // MEMORY_PART:
             break
+        beyond = TIMES_CACHE * (cache or UNKNOWN_CACHE)
         copy, turns = copying(bench, size, cache)
-        beyond = 2 * size * turns >= TIMES_CACHE * (cache or UNKNOWN_CACHE)
-        taken = _samples(watch, copy)
-        rows.append({"what": "copy", "bytes": 2 * size, "beyond": beyond, "seconds": taken})
-        rows.append(
-            {
-                "what": "read",
-                "bytes": size,
-                "beyond": size * turns >= TIMES_CACHE * (cache or UNKNOWN_CACHE),
-                "seconds": _samples(watch, reading(bench, size, cache)),
-            }
-        )
-        if beyond and min(taken) > LONG_COPY_S:
+        copied = _row("copy", 2 * size, 2 * size * turns >= beyond, _samples(watch, copy))
+        rows.append(copied)
+        least = min(copied["seconds"])
+        if reads:
+            read = reading(bench, size, cache)
+            rows.append(_row("read", size, size * turns >= beyond, _samples(watch, read)))
+            # Sums that are so much slower than copies are no reads, and say nothing.
+            reads = min(rows[-1]["seconds"]) < SLOW_READ * least
+        if least > LONG_COPY_S and (copied["beyond"] or least > ONE_CALL_S):
             break
     return {"cache_bytes": cache, "clock": watch.clock, "launch": launch, "rows": rows}
+
+
+def _row(what: str, size: int, beyond: bool, seconds: list[float]) -> dict[str, Any]:
+    return {"what": what, "bytes": size, "beyond": beyond, "seconds": seconds}
 
 
 def look_compute(bench: Bench, *, dtype: str, own_linear: bool) -> dict[str, Any]:
@@ -218,7 +222,9 @@ def _free(bench: Bench) -> int:
 
 def _samples(watch: Stopwatch, call: Call) -> list[float]:
     number = watch.calls_for(call)
-    return [watch.seconds(call, number) for _ in range(SAMPLES)]
+    found = [watch.seconds(call, number)]
+    wanted = FEW_SAMPLES if found[0] > SLOW_S else SAMPLES
+    return found + [watch.seconds(call, number) for _ in range(wanted - 1)]
 
 
 def _warm(watch: Stopwatch, call: Call) -> None:

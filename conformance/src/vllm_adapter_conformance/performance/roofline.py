@@ -20,7 +20,7 @@ CEILING: Final = 1.1
 FLOOR: Final = 1 / 1000
 """Least share of the roofline, beside the time of launches. Plain Python over torch reaches 1/100
 on every shape tried; the host's memory behind a link has 1/50 of an accelerator's bandwidth."""
-LAUNCHES: Final = 200
+LAUNCHES: Final = 300
 """So many empty launches a call may cost beside that: a portable attention needs about fifty."""
 
 
@@ -29,8 +29,7 @@ class Roofline:
     """Rates of one device in one dtype.
 
     `memory` is bytes a second, beyond the caches; `compute` floating-point operations a second
-    of a product of matrices, in this dtype or in float32, whichever is faster, for a kernel may
-    compute in either; `launch` seconds of a call that does next to nothing. `best_memory` and
+    of a product of matrices; `launch` seconds of a call that does next to nothing. `best_memory` and
     `best_compute` are the fastest of all samples of any size, in a cache or not: what else runs
     on the machine makes every rate lower, and none higher.
     """

@@ -8,7 +8,7 @@ head or block, the nearest that it takes stands in, and the certificate has it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -124,6 +124,17 @@ def _dims(op: str, facts: Facts, phase: str, size: str) -> dict[str, int]:
             "context": context,
         }
     return sizes | {"tokens": TOKENS[phase][size]}
+
+
+def ladder(shapes: Sequence[Shape]) -> Iterator[Shape]:
+    """What is tried for a device that takes too long: the first shape with fewer and fewer tokens,
+    then the next.
+    """
+    for shape in shapes:
+        less: Shape | None = shape
+        while less is not None:
+            yield less
+            less = shrunk(less)
 
 
 def shrunk(shape: Shape) -> Shape | None:

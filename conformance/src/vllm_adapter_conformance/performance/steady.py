@@ -89,7 +89,7 @@ def slope(values: Sequence[float], steps: Sequence[float]) -> Slope | None:
     """The slope of a count over the steps made so far, one pair a window; None: too few windows.
 
     Theil and Sen's: the median of the slopes between all pairs of windows. `at_least` is its
-    lower end by Kendall's statistic, with a confidence of 99 %, so that no step up, no sawtooth
+    lower end by Kendall's statistic, with a confidence of 99.9 %, so that no step up, no sawtooth
     and no garbage that one window has left is taken for a leak.
     """
     first = int(len(values) * WARM_UP)
@@ -104,7 +104,7 @@ def slope(values: Sequence[float], steps: Sequence[float]) -> Slope | None:
     )
     if not slopes:
         return None
-    spread = 2.326 * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    spread = 3.09 * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     rank = max(0, int((len(slopes) - spread) / 2))
     return Slope(statistics.median(slopes), slopes[rank])
 

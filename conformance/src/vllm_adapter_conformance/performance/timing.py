@@ -24,7 +24,9 @@ class Stopwatch:
 
     def __init__(self, bench: Bench) -> None:
         self._runtime, self._index = bench.runtime, bench.opened.record.index
-        self._events = _events(bench)
+        self._events, self._device = _events(bench), bench.device
+        # Of this device: another one may be the current one.
+        self._current_stream = torch.get_device_module(bench.device).current_stream
         self.clock = "host" if self._events is None else "events"
 
     def calls_for(self, call: Call) -> int:
@@ -55,10 +57,11 @@ class Stopwatch:
             self.wait()
             return (time.perf_counter() - begin) / number
         first, last = self._events
-        first.record()
+        stream = self._current_stream(self._device)
+        first.record(stream)
         for _ in range(number):
             call()
-        last.record()
+        last.record(stream)
         last.synchronize()
         return float(first.elapsed_time(last)) / 1e3 / number
 

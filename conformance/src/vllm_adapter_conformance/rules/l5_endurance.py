@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 LOAD: Final = "L5.endurance.load"
 WINDOWS: Final = 24
+LEAST: Final = 12
+"""Windows, without which no slope can be told."""
 SHORTEST_S, LONGEST_S = 0.5, 20.0
 """Of a window, between which the load stands still for a moment."""
 LEAST_WORKERS: Final = 2
@@ -82,9 +84,10 @@ def check_load(bench: Bench, case: Case) -> Observation:
     window = min(LONGEST_S, max(SHORTEST_S, 60 * minutes / WINDOWS))
     begin = time.monotonic()
     try:
-        while (left := begin + 60 * minutes - time.monotonic()) > 0:
-            done = 1 - left / (60 * minutes)
-            judge.window(bench.observe(run_load, seconds=min(window, left)), done)
+        while (left := begin + 60 * minutes - time.monotonic()) > 0 or judge.windows < LEAST:
+            done = 1 - max(0.0, left) / (60 * minutes)
+            seconds = min(window, max(left, SHORTEST_S))
+            judge.window(bench.observe(run_load, seconds=seconds), done)
             bench.say(judge.progress(left))
     finally:
         bench.observe(end_load)
@@ -143,6 +146,11 @@ class LoadJudge:
         self._all: dict[str, Latencies] = {}
         self._control = array("d"), array("d"), array("d")
         self._conditions: dict[str, Any] = {}
+
+    @property
+    def windows(self) -> int:
+        """How many windows there were."""
+        return len(self._windows.get("steps", ()))
 
     def first(self, seen: Mapping[str, Any]) -> None:
         """Holds the first results against float64.

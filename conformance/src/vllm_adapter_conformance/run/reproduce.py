@@ -84,6 +84,7 @@ def again(
     from dataclasses import replace
 
     from vllm_adapter.errors import VllmAdapterError
+    from vllm_adapter_conformance.base.rule import level_to_open
     from vllm_adapter_conformance.judge.messages import failure_lines
     from vllm_adapter_conformance.judge.outcome import PASS
     from vllm_adapter_conformance.plan.find_target import find_target
@@ -94,7 +95,12 @@ def again(
     os.environ["VA_FALLBACK"] = "error"  # the suite's policy
     try:
         target = find_target(
-            adapter, level, device=device, seed=seed, budget=budget, emulate=emulate
+            adapter,
+            level_to_open(level, [item]),
+            device=device,
+            seed=seed,
+            budget=budget,
+            emulate=emulate,
         )
         target = replace(target, minutes=minutes)
         planned = make_plan(target, level, registered(), only=[item]).item(item)
