@@ -190,7 +190,7 @@ def measured(make):
     target = make({})
     if not _results:
         _results.update({item: run(target, item) for item in (ITEM, "L5.roofline[memory]")})
-    return target, ITEM, certificate(target, _results)
+    return target, ITEM, certificate(target, copy.deepcopy(_results))
 
 
 def changed(document, factor):
@@ -212,13 +212,39 @@ def against(target, item, document, folder):
 
 
 def test_a_certificate_has_what_was_measured(measured):
-    _, item, document = measured
+    _, _, document = measured
     assert faults(document) == []
     found = document["performance"]
     assert found["conditions"]["threads"] >= 1 and found["endurance"] is None
     assert found["shares"][0]["operator"] == "gelu" and found["baseline"] is None
     assert any(line.startswith("device: ") for line in summary(found))
     assert document["level_reached"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda s: s.update(bytes=s["bytes"] + 4), "its sizes give"),
+        (lambda s: s["sizes"].pop("hidden"), "lacks 'hidden'"),
+        (lambda s: s["share"].update(low=s["share"]["most"] * 2), "are no figure"),
+    ],
+)
+def test_figures_that_do_not_fit_each_other_are_a_fault(measured, change, words):
+    _, _, document = measured
+    change(document["performance"]["shares"][0])
+    document["digest"] = digest(document)
+    assert any(words in fault for fault in faults(document))
+
+
+def test_a_level_without_its_load_is_a_fault(measured):
+    _, _, document = measured
+    claimed = document | {"level_reached": "L5"}
+    assert any("needs 10 minutes" in fault for fault in section.section_faults(claimed))
+    ran = {"minutes": 10.0, "minutes_needed": 10.0}
+    claimed["performance"] = document["performance"] | {"endurance": ran}
+    assert list(section.section_faults(claimed)) == []
+    claimed.pop("performance")
+    assert any("no section" in fault for fault in section.section_faults(claimed))
 
 
 def test_speed_that_fell_below_the_baseline_fails(measured, tmp_path):

@@ -35,6 +35,8 @@ MEMORY_PART: Final = 8
 SAMPLES: Final = 9
 LEAST_SAMPLES: Final = 6
 """From six on the interval of a median has a confidence."""
+ENOUGH_S: Final = 15.0
+"""No larger size is begun after so long."""
 SLOW_S: Final = 0.5
 FEW_SAMPLES: Final = 3
 """Of calls that take longer than `SLOW_S`."""
@@ -52,7 +54,7 @@ def look_memory(bench: Bench) -> dict[str, Any]:
     _warm(watch, lambda: small[0].copy_(small[1]))
     launch = _samples(watch, lambda: small[0].copy_(small[1]))
     rows: list[dict[str, Any]] = []
-    reads = True
+    reads, until = True, time.monotonic() + ENOUGH_S
     for size in COPIED:
         if 2 * size > _free(bench) // MEMORY_PART:
             break
@@ -68,6 +70,8 @@ def look_memory(bench: Bench) -> dict[str, Any]:
             reads = min(rows[-1]["seconds"]) < SLOW_READ * least
         if least > LONG_COPY_S and (copied["beyond"] or least > ONE_CALL_S):
             break
+        if time.monotonic() > until:
+            break
     return {"cache_bytes": cache, "clock": watch.clock, "launch": launch, "rows": rows}
 
 
@@ -78,13 +82,14 @@ def _row(what: str, size: int, beyond: bool, seconds: list[float]) -> dict[str, 
 def look_compute(bench: Bench, *, dtype: str, own_linear: bool) -> dict[str, Any]:
     """Seconds of products of square matrices: rows `side, flops, seconds`, and the `clock`."""
     watch, rows = Stopwatch(bench), []
+    until = time.monotonic() + ENOUGH_S
     for side in SIDES:
         if 4 * side * side * 4 > _free(bench) // MEMORY_PART:
             break
         call = multiplying(bench, side, dtype, own_linear=own_linear)
         taken = _samples(watch, call)
         rows.append({"side": side, "flops": 2 * side**3, "seconds": taken})
-        if min(taken) > ONE_CALL_S:
+        if min(taken) > ONE_CALL_S or time.monotonic() > until:
             break
     return {"clock": watch.clock, "rows": rows}
 
@@ -158,7 +163,7 @@ def cache_bytes(bench: Bench) -> int | None:
 def copying(bench: Bench, size: int, cache: int | None) -> tuple[Call, int]:
     """A copy of `size` bytes between buffers that take turns, and how many pairs there are."""
     turns = _turns(bench, 2 * size, cache)
-    buffers = [_bytes(bench, size) for _ in range(2 * turns)]
+    buffers = _buffers(bench, size, 2 * turns)
 
     def copy(to: torch.Tensor, source: torch.Tensor) -> Call:
         return lambda: to.copy_(source)
@@ -170,7 +175,7 @@ def copying(bench: Bench, size: int, cache: int | None) -> tuple[Call, int]:
 def reading(bench: Bench, size: int, cache: int | None) -> Call:
     """A sum over `size` bytes of float32, of buffers that take turns."""
     turns = _turns(bench, 2 * size, cache)
-    buffers = [_bytes(bench, size).view(torch.float32).view(-1, 4096) for _ in range(turns)]
+    buffers = [b.view(torch.float32).view(-1, 4096) for b in _buffers(bench, size, turns)]
 
     def read(buffer: torch.Tensor) -> Call:
         return lambda: buffer.sum(-1)
@@ -211,9 +216,10 @@ def _turns(bench: Bench, size: int, cache: int | None) -> int:
     return max(1, min(wanted, MOST_TURNS, _free(bench) // MEMORY_PART // size))
 
 
-def _bytes(bench: Bench, size: int) -> torch.Tensor:
-    """uint8[size] on the device, written to: memory that never was has no pages."""
-    return bench.to_device(torch.zeros(size, dtype=torch.uint8))
+def _buffers(bench: Bench, size: int, count: int) -> list[torch.Tensor]:
+    """So many uint8[size] on the device; written to: memory that never was has no pages."""
+    first = bench.to_device(torch.zeros(size, dtype=torch.uint8))
+    return [first, *(first.clone() for _ in range(count - 1))]
 
 
 def _free(bench: Bench) -> int:

@@ -29,9 +29,9 @@ class Roofline:
     """Rates of one device in one dtype.
 
     `memory` is bytes a second, beyond the caches; `compute` floating-point operations a second
-    of a product of matrices; `launch` seconds of a call that does next to nothing. `best_memory` and
-    `best_compute` are the fastest of all samples of any size, in a cache or not: what else runs
-    on the machine makes every rate lower, and none higher.
+    of a product of matrices; `launch` seconds of a call that does next to nothing. `best_memory`
+    and `best_compute` are the fastest of all samples of any size, in a cache or not: what else
+    runs on the machine makes every rate lower, and none higher.
     """
 
     memory: float
