@@ -160,14 +160,24 @@ def test_a_share_is_by_the_rate_that_was_measured_beside_it():
     ],
 )
 def test_what_no_device_can_have_done(work, seconds, words):
-    found = insane(ROOF, work, figure([seconds] * 6, "s"))
+    found = insane(ROOF, work, figure([seconds] * 6, "s"), share_of(work, [seconds] * 6))
     assert found is None if words is None else words in found
+
+
+def share_of(work, seconds, slower=1.0):
+    """The share where the device itself has become so many times as slow."""
+    return figure([slower * ROOF.seconds(work) / second for second in seconds], "share")
+
+
+def test_a_machine_that_has_become_busy_is_no_fault_of_the_kernel():
+    taken = [1.1] * 6
+    assert insane(ROOF, STREAMS, figure(taken, "s"), share_of(STREAMS, taken, 5)) is None
 
 
 @given(st.floats(1e-7, 1e3), st.floats(1e-7, 1e3))
 def test_only_a_resolved_time_is_insane(one, other):
     taken = figure([one, other], "s")
-    if insane(ROOF, STREAMS, taken) is None:
+    if insane(ROOF, STREAMS, taken, share_of(STREAMS, [one, other])) is None:
         return
     lowest, most = ROOF.lowest_seconds(STREAMS), 300 * ROOF.launch + 1000 * ROOF.seconds(STREAMS)
     assert max(one, other) * CEILING < lowest or min(one, other) > most

@@ -67,8 +67,12 @@ def shares(roof: Roofline, work: Work, seconds: Sequence[float], rates: Sequence
     return figure([max(amount / rate, other) / taken for taken, rate in pairs], "share")
 
 
-def insane(roof: Roofline, work: Work, taken: Figure) -> str | None:
-    """Why a call's time, in seconds, cannot be that of its work here; None if it can."""
+def insane(roof: Roofline, work: Work, taken: Figure, share: Figure) -> str | None:
+    """Why a call's time, in seconds, cannot be that of its work here; None if it can.
+
+    It is too slow where its share is below the floor too, which was measured beside it: a machine
+    that has become busy since the roofline was measured is no fault of the kernel.
+    """
     if roof.lowest_seconds(work) > CEILING * taken.high:
         return (
             f"{spell_seconds(taken.median)} a call ({spell_seconds(taken.low)} to "
@@ -77,7 +81,7 @@ def insane(roof: Roofline, work: Work, taken: Figure) -> str | None:
             "not waited for"
         )
     most = LAUNCHES * roof.launch + roof.seconds(work) / FLOOR
-    if taken.low > most:
+    if taken.low > most and share.high < FLOOR:
         return (
             f"{spell_seconds(taken.median)} a call, where the roofline's time is "
             f"{spell_seconds(roof.seconds(work))} and an empty launch {spell_seconds(roof.launch)}"

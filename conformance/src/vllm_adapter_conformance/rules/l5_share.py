@@ -143,7 +143,7 @@ def judge(
     compared = _compared(bench, row, seen)
     row["baseline"] = None if compared is None else compared.to_json()
     figures = {"shares": [row], "threads": seen["threads"], "torch": seen["torch"]}
-    problem = insane(roof, shape.work, taken)
+    problem = insane(roof, shape.work, taken, share)
     if problem is not None:
         raise Failure(
             f"{shape.op} to take a time that the device can have taken", problem, figures=figures
