@@ -141,7 +141,7 @@ class PhaseLatency(Struct, frozen=True):
     longest: _Amount | None
     """The longest step."""
     drift: _Amount | None
-    """p50 of the last third over that of the first, beside a product of matrices that was timed
+    """p10 of the last third over that of the first, beside a product of matrices that was timed
     in the same threads; null where there were too few steps."""
 
 

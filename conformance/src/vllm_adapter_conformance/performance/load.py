@@ -27,6 +27,7 @@ from vllm_adapter_conformance.models.decoder_shape import DecoderShape
 from vllm_adapter_conformance.performance.counted import counted
 from vllm_adapter_conformance.performance.measure import multiplying
 from vllm_adapter_conformance.performance.steady import bin_of
+from vllm_adapter_conformance.performance.timing import Stopwatch
 from vllm_adapter_conformance.performance.tiny_decoder import (
     CALLS_A_LAYER,
     LAYERS,
@@ -43,7 +44,6 @@ POOL: Final = 512
 PROBE_EVERY: Final = 25
 CONTROL_EVERY: Final = 10
 CONTROL_SIDE: Final = 64
-CONTROL_CALLS: Final = 20
 MOST_ERRORS: Final = 5
 KEPT_RESULTS: Final = 2
 """Of those that are not as the first, a slice gives back so many whole."""
@@ -115,6 +115,8 @@ class _Worker:
         self._control = multiplying(
             bench, CONTROL_SIDE, self.shape.dtype, own_linear=raw["own_linear"]
         )
+        # As long as a step, at least: what interrupts one then interrupts the other.
+        self._control_calls = Stopwatch(bench).calls_for(self._control)
         self._wait_all()
         with torch.no_grad(), self._on_stream():
             self.first = self._probe()
@@ -158,10 +160,10 @@ class _Worker:
         if self._rounds % CONTROL_EVERY == 0:
             self._wait()
             begin = time.perf_counter()
-            for _ in range(CONTROL_CALLS):
+            for _ in range(self._control_calls):
                 self._control()
             self._wait()
-            seen.control.append((time.perf_counter() - begin) / CONTROL_CALLS)
+            seen.control.append((time.perf_counter() - begin) / self._control_calls)
         if self._rounds % PROBE_EVERY == 0:
             self._check()
 

@@ -19,7 +19,9 @@ SHORTEST_S: Final = 1e-6
 BINS: Final = 2100
 """Up to about twenty minutes."""
 DRIFT: Final = 2.0
-"""So many times as slow as in the first third a phase's median may be in the last."""
+"""So many times as slow as in the first third a phase's fast steps may be in the last."""
+QUIET: Final = 0.1
+"""This part of the steps is the fast ones: on a busy machine most others were interrupted."""
 LEAST_STEPS: Final = 60
 """Steps of a phase in a third, without which nothing is said of its drift."""
 LEAST_WINDOWS: Final = 6
@@ -137,7 +139,7 @@ def drift(first: Latencies, last: Latencies, control: tuple[float, float]) -> fl
     """
     if min(first.total, last.total) < LEAST_STEPS:
         return None
-    before, after = first.quantile(0.5), last.quantile(0.5)
+    before, after = first.quantile(QUIET), last.quantile(QUIET)
     assert before is not None and after is not None
     machine = max(1.0, control[1] / control[0]) if min(control) > 0 else 1.0
     return after / before / machine
