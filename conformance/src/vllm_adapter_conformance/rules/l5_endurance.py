@@ -69,8 +69,8 @@ def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     "all the time: its first results are held against float64, the later ones must be the first "
     "bit by bit, or right within the same tolerance where the descriptor says that the device is "
     "not deterministic. Between windows nothing is left but what somebody keeps: a count that "
-    "grows with the steps, window after window, is a leak. A phase's fastest tenth must not double "
-    "from the first third to the last, beside a product of matrices that is timed in the same "
+    "grows with the steps, window after window, is a leak. A phase's fastest tenth must not "
+    "double from the first third to the last, beside a product of matrices timed in the same "
     "threads.",
     cases=_cases,
     needs=("L2.kv_cache",),
