@@ -16,6 +16,7 @@ from vllm_adapter_conformance.base.rule import LEVELS
 from vllm_adapter_conformance.certificate import claims, mustpass
 from vllm_adapter_conformance.certificate.document import digest
 from vllm_adapter_conformance.certificate.fingerprint import core_digest, digests, suite_digest
+from vllm_adapter_conformance.performance.section import section_faults
 
 SCHEMA: Final = "vllm-adapter/certificate"
 MOST: Final = 5
@@ -129,6 +130,7 @@ def _claim_faults(document: Mapping[str, Any]) -> Iterator[str]:
         "badge": claims.badge(document),
     }
     if document["suite"]["files_sha256"] == suite_digest():
+        yield from section_faults(document)
         # Prose: another release of the suite words it in its own way.
         derived["headline"] = claims.headline(document)
     for key, value in derived.items():

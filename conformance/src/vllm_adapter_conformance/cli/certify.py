@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_adapter_conformance.base.rule import LEVELS
+from vllm_adapter_conformance.base.rule import LEVELS, SPEED
 from vllm_adapter_conformance.base.target import BUDGET_S
 
 if TYPE_CHECKING:
@@ -22,12 +22,16 @@ example:
   vllm-adapter certify cpu
   vllm-adapter certify acme --level L1 --device 1
   vllm-adapter certify ascend --level L1 --emulate sim
+  vllm-adapter certify acme --level L5 --baseline certificates/acme-of-march.json
 
 L0 looks at the package, and needs neither torch nor the device; L1 at the runtime; L2 at the
-operators; L3 at whole models of transformers; L4 at real vLLM. A level needs all below it. Exit
-code 0: the level is reached; 1: it is not; 2: the run cannot be judged.
+operators; L3 at whole models of transformers; L4 at real vLLM; L5 at speed and endurance: the
+device's own rates, operators' shares of them, half an hour of mixed load. A level needs all below
+it. Exit code 0: the level is reached; 1: it is not; 2: the run cannot be judged.
 """
 FOLDER: Final = Path("certificates")
+MOST_MINUTES: Final = 10080.0
+"""Of a load: a week."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +64,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run L1 on the emulated device of that adapter, under this one's torch device type; "
         "the certificate says so",
     )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="how long L5's load runs (30; on a CPU 10); with fewer L5 is not reached",
+    )
+    parser.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="FILE",
+        help="the certificate below whose speeds L5 must not fall (the one that is replaced)",
+    )
     parser.add_argument("--verbose", action="store_true", help="one line a case")
 
 
@@ -81,12 +97,13 @@ def run(args: argparse.Namespace) -> int:
         budget=args.budget,
         emulate=args.emulate,
     )
+    kind = "" if args.emulate is None else "-emulated"
+    file = args.output or FOLDER / f"{args.name}-{args.level}{kind}.json"
+    target = _with_speed(args, target, file)
     if args.level != "L0" and args.emulate is None:  # which open no device of the machine
         look_at(args.name, args.device, warn)
     for sentence in _lacking(target, args.level):
         warn(sentence)
-    kind = "" if args.emulate is None else "-emulated"
-    file = args.output or FOLDER / f"{args.name}-{args.level}{kind}.json"
     order = RunRequest(
         args.name,
         args.level,
@@ -95,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
         file,
         emulate=args.emulate,
         budget=args.budget,
+        minutes=target.minutes,
+        baseline=target.baseline,
     )
     with _Follower(f"{args.name} {args.level}", verbose=args.verbose) as follower:
         suite = run_suite(order, follower)
@@ -125,6 +144,33 @@ def _lacking(target: Target, level: str) -> list[str]:
     return [] if short is None else list(sentences(short))
 
 
+def _with_speed(args: argparse.Namespace, target: Target, file: Path) -> Target:
+    """The target with what L5 is given.
+
+    Raises:
+        InputError: the level is another one, or the minutes are none.
+        CertificateError: the baseline cannot be used.
+    """
+    from dataclasses import replace
+
+    from vllm_adapter.errors import InputError
+    from vllm_adapter_conformance.performance.baseline import with_baseline
+
+    if args.level < SPEED:
+        for option, given in (("--minutes", args.minutes), ("--baseline", args.baseline)):
+            if given is not None:
+                raise InputError(
+                    f"{option} is of {SPEED}, and {args.level} was asked for",
+                    hint=f"--level {SPEED}, or leave out {option}",
+                )
+        return target
+    if args.minutes is not None and not 0 < args.minutes <= MOST_MINUTES:
+        raise InputError(
+            f"--minutes is a number above 0 and up to {MOST_MINUTES:g}", hint="try --minutes 1"
+        )
+    return with_baseline(replace(target, minutes=args.minutes), args.baseline, file)
+
+
 class _Follower:
     """Shows the run's events: a bar, or one line a case."""
 
@@ -144,6 +190,10 @@ class _Follower:
 
         if event["event"] == "plan" and not self._verbose:
             self._progress = Progress(event["items"], self._label)
+        elif event["event"] == "progress" and self._progress is not None:
+            self._progress.note(f"{event['item']}: {event['text']}")
+        elif event["event"] == "progress":
+            print(clean(f"{'':<17}  {event['item']}: {event['text']}"), flush=True)
         elif event["event"] == "end" and self._progress is not None:
             self._progress.step(event["item"])
         elif event["event"] == "end":
@@ -190,6 +240,7 @@ def _report(
     print(colour(clean(certificate["headline"]), "green" if reached else "red"))
     counts = certificate["counts"]
     _report_sampling(certificate)
+    _report_performance(certificate)
     print("  ".join(f"{kind.replace('_', ' ')} {n}" for kind, n in counts.items()))
     print(f"certificate: {clean(file)}")
 
@@ -206,3 +257,14 @@ def _report_sampling(certificate: Mapping[str, Any]) -> None:
         f"drawn: {draws} points of the operators' spaces (seed {certificate['seed']}); "
         f"{missed} boundary values not visited within {found['budget_s']:g} s"
     )
+
+
+def _report_performance(certificate: Mapping[str, Any]) -> None:
+    """The device's own rates, and the ends of what operators reach of them."""
+    found = certificate.get("performance")
+    if found is None:
+        return
+    from vllm_adapter_conformance.performance.summary import summary
+
+    for line in summary(found):
+        print(line)

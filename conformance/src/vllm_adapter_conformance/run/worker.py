@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,7 +81,8 @@ class Worker:
             result = Result(item.id, BLOCKED, blocked_by=why)
         else:
             self._start(item.rule.level)
-            self._begin(item, item.rule.seconds)
+            self._begin(item, _limit(item))
+            self.bench.say = partial(self._progress, item)
             result = self._checked(item)
         self._journal.write("end", **result.to_json())
         return result
@@ -92,7 +94,7 @@ class Worker:
             before = bench.live_allocations()
         except ProcessEnded as died:
             return self._ended_between(item, "the case before", died)
-        bench.begin(item.rule.seconds)
+        bench.begin(_limit(item))
         result = run_item(bench, item, self._waivers)
         bench.allow(CARE_S)
         try:
@@ -113,6 +115,9 @@ class Worker:
         waiver = waiver_of(self._waivers, self.target.record.name, item)
         return failed(item, failure, None, waiver)
 
+    def _progress(self, item: SuiteItem, text: str) -> None:
+        self._journal.write("progress", item=item.id, text=text)
+
     def _begin(self, item: SuiteItem, limit: float) -> None:
         self._journal.write(
             "begin", item=item.id, pid=os.getpid(), limit=limit, at=time.monotonic()
@@ -125,6 +130,11 @@ class Worker:
         elif level != NO_DEVICE:
             self.bench.start()
             import_torch()
+
+
+def _limit(item: SuiteItem) -> float:
+    """Seconds of a case: its own, or its rule's."""
+    return item.case.seconds or item.rule.seconds
 
 
 def import_torch() -> None:
