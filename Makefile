@@ -9,7 +9,7 @@ PY ?= python3
 V := .venv/bin/python
 PIP := $(V) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := schemas vendors core doctor conformance template \
-	adapters/cpu adapters/cuda adapters/rocm adapters/xpu adapters/ascend adapters/gaudi \
+	adapters/cpu adapters/triton adapters/cuda adapters/rocm adapters/xpu adapters/ascend adapters/gaudi \
 	adapters/musa adapters/mlu adapters/biren adapters/sim
 SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from vllm_adapter.engine.ops import generic
     from vllm_adapter.engine.ops.implementation import implementation
     from vllm_adapter.engine.ops.step import Step, make_step
+    from vllm_adapter.engine.runner.generator import Generator, Request
+    from vllm_adapter.engine.runner.sampling import SamplingParams
     from vllm_adapter.engine.runtime.base import (
         Allocation,
         MemoryCapacity,
@@ -81,6 +83,7 @@ __all__ = [
     "Finding",
     "ForkedDevice",
     "FrameworkRuntime",
+    "Generator",
     "HostFacts",
     "InputError",
     "LaunchFailed",
@@ -96,7 +99,9 @@ __all__ = [
     "PagedKVCache",
     "PortableAttention",
     "Reject",
+    "Request",
     "RuntimeAdapter",
+    "SamplingParams",
     "SettingError",
     "Settings",
     "Severity",
@@ -127,6 +132,8 @@ _HOMES = {
     "engine.ops": ("generic",),
     "engine.ops.implementation": ("implementation",),
     "engine.ops.step": ("Step", "make_step"),
+    "engine.runner.generator": ("Generator", "Request"),
+    "engine.runner.sampling": ("SamplingParams",),
     "engine.runtime.base": (
         "Allocation",
         "MemoryCapacity",

@@ -78,8 +78,8 @@ def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
     from vllm_adapter.engine.blame import kernels_blamed
     from vllm_adapter.engine.device import open_device
     from vllm_adapter.engine.integrations.transformers import adapt
-    from vllm_adapter.engine.integrations.transformers.answer import answer, prompt_tokens
     from vllm_adapter.engine.integrations.transformers.load import load
+    from vllm_adapter.engine.runner.answer import answer, prompt_tokens
     from vllm_adapter.engine.runtime import typed_out_of_memory
 
     # The doctor, where it is installed, looks at the device's health first.

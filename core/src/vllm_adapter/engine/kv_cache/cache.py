@@ -56,14 +56,7 @@ class PagedKVCache:
             OutOfMemory: there are not enough blocks; no sequence was changed.
             AllocationFreed: the cache is closed.
         """
-        if not self._allocations:
-            raise AllocationFreed(
-                "the KV cache was used after its close()", hint="make a new one, or close it last"
-            )
-        missing = [s.missing(n) for s, n in zip(sequences, new_tokens, strict=True)]
-        self._reserve(sum(missing))
-        for sequence, tokens, blocks in zip(sequences, new_tokens, missing, strict=True):
-            sequence.append(tokens, self.pool.take(blocks))
+        self.make_room(sequences, new_tokens)
         return make_step(
             tuple(new_tokens),
             tuple(s.length for s in sequences),
@@ -71,6 +64,20 @@ class PagedKVCache:
             self.size.block_size,
             self.device,
         )
+
+    def make_room(
+        self, sequences: Sequence[BlockTable], new_tokens: Sequence[int] | None = None
+    ) -> None:
+        """Appends so many tokens to each sequence, or one; errors as `advance` raises them."""
+        if not self._allocations:
+            raise AllocationFreed(
+                "the KV cache was used after its close()", hint="make a new one, or close it last"
+            )
+        wanted = [1] * len(sequences) if new_tokens is None else new_tokens
+        missing = [s.missing(n) for s, n in zip(sequences, wanted, strict=True)]
+        self._reserve(sum(missing))
+        for sequence, tokens, blocks in zip(sequences, wanted, missing, strict=True):
+            sequence.append(tokens, self.pool.take(blocks))
 
     def release(self, sequences: Iterable[BlockTable]) -> None:
         """Gives back the blocks of sequences that are done; they are empty afterwards."""

@@ -1,0 +1,1 @@
+"""What Triton compiles. These modules need Triton, and are imported at the first call."""
