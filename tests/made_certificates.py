@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.certificate import mustpass
 from vllm_adapter_conformance.certificate.document import build
-from vllm_adapter_conformance.certificate.fingerprint import (
-    Fingerprint,
-    core_digest,
-    digests,
-    suite_digest,
-)
+from vllm_adapter_conformance.certificate.fingerprint import Fingerprint, Tested
+from vllm_adapter_conformance.certificate.parts import CORE, SUITE, digests, over, packages
+from vllm_adapter_conformance.certificate.records import normal
 from vllm_adapter_conformance.judge.outcome import Result, failed, passed
 from vllm_adapter_conformance.performance.length import minutes_needed
 from vllm_adapter_conformance.plan.suite import SuiteItem, SuitePlan, in_order, levels_up_to
@@ -74,8 +72,26 @@ def made(
                 results[item.id] = passed(
                     item, Observation(0.5, facts=seen, figures=load), 0.1, None
                 )
-    assert target.record.path is not None
-    files = Fingerprint(
-        digests(target.record.path), suite_digest(), core_digest(), None, dirty=False
-    )
-    return build(target, level, SuitePlan(rules, items, absent), results, files)
+    files = fingerprint_of(target)
+    return build(target, level, SuitePlan(rules, items, absent), results, files, {})
+
+
+def fingerprint_of(target: Target) -> Fingerprint:
+    """Of the files of this tree, as if all were as they were installed, and core was loaded."""
+    record = target.record
+    assert record.path is not None
+    first = "__init__.py"
+    loaded = {f"vllm_adapter/{first}": _digests(CORE)[first]}
+    parts = {
+        name: Tested("0.1.0", over(_digests(name)), loaded if name == CORE else {})
+        for name in packages()
+    }
+    adapter = digests(record.path)
+    parts[normal(record.distribution)] = Tested(record.version, over(adapter), {})
+    suite, core = over(_digests(SUITE)), over(_digests(CORE))
+    return Fingerprint(adapter, suite, core, None, distributions=parts)
+
+
+@cache
+def _digests(name: str) -> Mapping[str, str]:
+    return digests(packages()[name])

@@ -42,7 +42,7 @@ def target(tmp_path, *, adapter="acme", torch="acme:0", **identity):
     (package / "__init__.py").write_text("", encoding="utf-8")
     device = DeviceRecord(0, torch, "a device", arch="a1", capability_file=file)
     record = AdapterRecord(
-        adapter, "vllm-adapter-core", "1.0", "vllm_adapter_acme", path=package, devices=(device,)
+        adapter, "vllm-adapter-acme", "1.0", "vllm_adapter_acme", path=package, devices=(device,)
     )
     return Target(record, HOST, parse_capability(descriptor, str(file)), device)
 

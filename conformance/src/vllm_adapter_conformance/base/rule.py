@@ -81,7 +81,8 @@ class Observation:
 class Failure(Exception):
     """A case that does not hold. `seen` and `expected` are short; `detail` may be long.
 
-    `figures`: what a case of L5 measured all the same.
+    `figures`: what a case of L5 measured all the same. `cause` is one word for what wrong values
+    look like, by which equal failures are found.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Failure(Exception):
         share: float | None = None,
         detail: str = "",
         figures: Figures | None = None,
+        cause: str = "",
     ) -> None:
         super().__init__(f"expected {expected}; saw {seen}")
         self.expected = expected
@@ -99,6 +101,7 @@ class Failure(Exception):
         self.share = share
         self.detail = detail
         self.figures = figures
+        self.cause = cause
 
 
 Check = Callable[["Bench", Case], Observation | None]

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
     from vllm_adapter.engine.device_process.held import HeldDevice
 
@@ -51,12 +49,20 @@ def allocated_by_process() -> dict[str, int]:
     """
     gc.collect()
     found = {"Python objects": sys.getallocatedblocks()}
-    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if ask is not None:
-        ask.restype = _MallInfo
-        info = ask()
-        found["bytes of malloc"] = int(info.uordblks) + int(info.hblkhd)
+    held = malloc_bytes()
+    if held is not None:
+        found["bytes of malloc"] = held
     return found
+
+
+def malloc_bytes() -> int | None:
+    """What is allocated of the C library's malloc and not freed; None: it does not tell."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:
+        return None
+    ask.restype = _MallInfo
+    info = ask()
+    return int(info.uordblks) + int(info.hblkhd)
 
 
 def usage_around(
@@ -131,6 +137,7 @@ def _allocated(device: HeldDevice) -> dict[str, int]:
 
 def _usage(device: HeldDevice) -> dict[str, int]:
     """What is held now, by every measure that this machine and device have."""
+    import torch
     from torch._subclasses.fake_tensor import FakeTensor
 
     gc.collect()

@@ -43,6 +43,8 @@ class Result:
     counters: Counters | None = None
     facts: Mapping[str, Any] | None = None
     figures: Figures | None = None
+    cause: str = ""
+    """One word for what wrong values look like."""
 
     def to_json(self) -> dict[str, Any]:
         """As the journal's event `end` holds it."""
@@ -105,6 +107,7 @@ def failed(
         seen=failure.seen,
         detail=failure.detail,
         figures=failure.figures,
+        cause=failure.cause,
     )
     if waiver is None:
         return result

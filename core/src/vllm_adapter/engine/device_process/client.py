@@ -47,7 +47,7 @@ class Asking(Protocol):
         """Ends it; may be called again."""
 
 
-class DeviceProcess:
+class OwnProcess:
     """The device in a process of its own. `order` is what `HeldDevice.of` takes.
 
     What it prints is in the file `log`; `variables` are put into its environment.
