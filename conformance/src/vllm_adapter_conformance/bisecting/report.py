@@ -62,7 +62,7 @@ def write_script(folder: Path, adapter: str, device: int, model: str, finding: F
         write_atomic(path, text)
     except (OSError, RuntimeError) as problem:
         raise InputError(
-            f"cannot write to {folder}: {problem}", hint="give another place with --output FOLDER"
+            f"cannot write to {folder}: {problem}", hint="give another place with --output"
         ) from None
     return path
 
