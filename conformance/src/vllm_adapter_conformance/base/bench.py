@@ -140,6 +140,7 @@ class Bench:
         )
         self._asking: Asking | None = None
         self._forgotten: list[int] = []
+        self._others = 0
         self.processes = 0
         """How many were started for the device."""
         self._asked = self._taught = self._knows_the_suite = self._in_a_case = False
@@ -268,7 +269,10 @@ class Bench:
 
         Whoever asks for it has to `end` it.
         """
-        return Bench(self.target, apart=True, variables=variables, hear=self._hear)
+        self._others += 1
+        scratch = self.scratch / f"beside-{self._others}"
+        scratch.mkdir()
+        return Bench(self.target, scratch, apart=True, variables=variables, hear=self._hear)
 
     def end(self) -> None:
         """Ends the device's process, if there is one: the next one that is needed is new."""
