@@ -14,6 +14,7 @@ from vllm_adapter_conformance.certificate.fingerprint import Fingerprint, Tested
 from vllm_adapter_conformance.certificate.parts import CORE, SUITE, digests, over, packages
 from vllm_adapter_conformance.certificate.records import normal
 from vllm_adapter_conformance.judge.outcome import Result, failed, passed
+from vllm_adapter_conformance.performance.length import minutes_needed
 from vllm_adapter_conformance.plan.suite import SuiteItem, SuitePlan, in_order, levels_up_to
 from vllm_adapter_conformance.rules import registered
 
@@ -27,6 +28,15 @@ def case_ids(rule: str) -> list[str]:
     """The case ids of a rule: those that its suite knows, else one for each of two dtypes."""
     known = mustpass.committed().cases.get(rule)
     return sorted(known) if known else [f"{dtype}-x" for dtype in DTYPES]
+
+
+def endurance(target: Target) -> dict[str, Any]:
+    """What a load that ran as long as the level asks for has measured."""
+    minutes = minutes_needed(target)
+    counts = dict.fromkeys(("rounds", "operator_calls", "tokens", "preempted", "probes"), 1)
+    run = {"minutes_needed": minutes, "minutes": minutes, "workers": ["float32"], "streams": 0}
+    load = {**run, **counts, "latency_s": {}, "memory": {}}
+    return {"endurance": load, "threads": 1, "torch": "2.11"}
 
 
 def made(
@@ -57,8 +67,11 @@ def made(
             if how == "fail":
                 results[item.id] = failed(item, Failure("a", "b"), 0.1, None)
             else:
-                seen = Observation(0.5, facts=facts if rule.id == "L1.device.identity" else None)
-                results[item.id] = passed(item, seen, 0.1, None)
+                seen = facts if rule.id == "L1.device.identity" else None
+                load = endurance(target) if rule.id == "L5.endurance.load" else None
+                results[item.id] = passed(
+                    item, Observation(0.5, facts=seen, figures=load), 0.1, None
+                )
     files = fingerprint_of(target)
     return build(target, level, SuitePlan(rules, items, absent), results, files, {})
 

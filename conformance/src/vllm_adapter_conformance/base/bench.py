@@ -118,17 +118,21 @@ class Bench:
         open_serving: Callable[[Target, Path], Runs] | None = None,
         *,
         apart: bool = False,
+        variables: Mapping[str, str] | None = None,
         hear: Callable[[LastWord], None] | None = None,
     ) -> None:
         """`apart`: the device is in a process of its own, and not in this one.
 
-        `hear` gets the last word of each such process that is there when it is ended.
+        `hear` gets the last word of each such process that is there when it is ended; `variables`
+        are put into its environment.
 
         `scratch` keeps the results of vLLM's engines for the workers of one run, and what the
         device's processes print. `open_serving` starts vLLM, for a bench that is to judge L4.
         """
         self.target, self.apart = target, apart
-        self._given_scratch = scratch
+        self.say: Callable[[str], None] = lambda text: None
+        """Tells whoever waits how far a long check is."""
+        self._given_scratch, self._variables = scratch, variables
         self._open_serving, self._hear = open_serving, hear
         alone = AdapterFilter(allowed=frozenset({target.record.name}))
         self.settings = Settings(
@@ -259,6 +263,13 @@ class Bench:
         """Allocations that nobody has freed there; where they cannot be counted, more than any."""
         return 0 if not self.is_open else int(self.ask("live", collect=collect))
 
+    def beside(self, variables: Mapping[str, str]) -> Bench:
+        """A bench of the same device, in one more process, with variables in its environment.
+
+        Whoever asks for it has to `end` it.
+        """
+        return Bench(self.target, apart=True, variables=variables, hear=self._hear)
+
     def end(self) -> None:
         """Ends the device's process, if there is one: the next one that is needed is new."""
         if self._asking is not None and self.apart:
@@ -336,7 +347,8 @@ class Bench:
             order["given"] = {"target": replace(self.target, seed=0).to_json()}
             self._knows_the_suite = True
         self.processes += 1
-        self._asking = OwnProcess(order, self.scratch / f"device-{self.processes}.log")
+        log = self.scratch / f"device-{self.processes}.log"
+        self._asking = OwnProcess(order, log, self._variables)
         return self._asking
 
     def _teach(self) -> None:

@@ -1,1 +1,1 @@
-"""Finding the first operator of a whole model that leaves its reference."""
+"""DivergentCall the first operator of a whole model that leaves its reference."""

@@ -25,7 +25,7 @@ Weights = WeakKeyDictionary[torch.nn.Module, torch.Tensor]
 
 
 @dataclass
-class Finding:
+class DivergentCall:
     """The first call that left the reference. `forward` 0 is the prefill, then one a step."""
 
     call: StoredCall
@@ -40,7 +40,7 @@ class Finding:
 class Found(Exception):
     """Ends the forward in which something was found."""
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: DivergentCall) -> None:
         super().__init__(finding.failure.seen)
         self.finding = finding
 
@@ -94,7 +94,7 @@ class Recorder:
             share = judged(call, result, args)
         except Failure as failure:
             kernel, who = _kernel(binding, call), binding.providers
-            finding = Finding(call, failure, path, self.forward, self.count, kernel, who)
+            finding = DivergentCall(call, failure, path, self.forward, self.count, kernel, who)
             raise Found(finding) from failure
         self.worst[op] = max(self.worst.get(op, 0.0), share)
         return result

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import write_atomic
-from vllm_adapter_conformance.bisecting.recorder import Finding
-from vllm_adapter_conformance.bisecting.search import LayerError, Outcome
+from vllm_adapter_conformance.bisecting.recorder import DivergentCall
+from vllm_adapter_conformance.bisecting.search import LayerError, SearchResult
 
 _ALONE_S: Final = 300.0
 _ROWS: Final = 12
@@ -46,7 +46,9 @@ sys.exit(again({adapter!r}, Path(__file__).with_suffix(".pt"), device={device}))
 '''
 
 
-def write_script(folder: Path, adapter: str, device: int, model: str, finding: Finding) -> Path:
+def write_script(
+    folder: Path, adapter: str, device: int, model: str, finding: DivergentCall
+) -> Path:
     """Writes the call and a script beside it; the last one's of this adapter are replaced.
 
     Raises:
@@ -62,7 +64,7 @@ def write_script(folder: Path, adapter: str, device: int, model: str, finding: F
         write_atomic(path, text)
     except (OSError, RuntimeError) as problem:
         raise InputError(
-            f"cannot write to {folder}: {problem}", hint="give another place with --output FOLDER"
+            f"cannot write to {folder}: {problem}", hint="give another place with --output"
         ) from None
     return path
 
@@ -95,7 +97,7 @@ def stands_for(path: str) -> str:
     return _MERGED.get(f"inner{rest}", "") if mark and before else ""
 
 
-def lines(outcome: Outcome, script: Path | None, alone: bool | None) -> list[str]:
+def lines(outcome: SearchResult, script: Path | None, alone: bool | None) -> list[str]:
     """What was found, without the first line."""
     if outcome.finding is not None:
         return [*_operator(outcome, outcome.finding), *_again(script, alone)]
@@ -126,7 +128,7 @@ def lines(outcome: Outcome, script: Path | None, alone: bool | None) -> list[str
     return found
 
 
-def headline(outcome: Outcome) -> str:
+def headline(outcome: SearchResult) -> str:
     """The first line."""
     if outcome.finding is not None:
         layer = layer_of(outcome.finding.path)
@@ -142,7 +144,7 @@ def headline(outcome: Outcome) -> str:
 
 
 def to_json(
-    outcome: Outcome, script: Path | None, alone: bool | None, **run: Any
+    outcome: SearchResult, script: Path | None, alone: bool | None, **run: Any
 ) -> dict[str, Any]:
     """The whole outcome, with how it was run."""
     finding = outcome.finding
@@ -163,7 +165,7 @@ def to_json(
 
 
 def _finding_json(
-    outcome: Outcome, finding: Finding, script: Path | None, alone: bool | None
+    outcome: SearchResult, finding: DivergentCall, script: Path | None, alone: bool | None
 ) -> dict[str, Any]:
     failure = finding.failure
     return {
@@ -187,7 +189,7 @@ def _finding_json(
     }
 
 
-def _operator(outcome: Outcome, finding: Finding) -> list[str]:
+def _operator(outcome: SearchResult, finding: DivergentCall) -> list[str]:
     failure, call = finding.failure, finding.call
     when = "the prefill" if not finding.forward else f"decode step {finding.forward}"
     own = stands_for(finding.path)
@@ -207,7 +209,7 @@ def _operator(outcome: Outcome, finding: Finding) -> list[str]:
     return [*found, f"  before    {_judged(outcome)}"]
 
 
-def _judged(outcome: Outcome) -> str:
+def _judged(outcome: SearchResult) -> str:
     """How the other calls went."""
     count = outcome.calls - (outcome.finding is not None)
     if not count:

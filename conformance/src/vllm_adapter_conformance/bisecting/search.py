@@ -18,7 +18,12 @@ from vllm_adapter.engine.integrations.transformers import adapt, unadapt
 from vllm_adapter.errors import AdapterError, VllmAdapterError
 from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.bisecting.model import ModelInputs, Trace, Watch, layers_of, run
-from vllm_adapter_conformance.bisecting.recorder import Finding, Found, Recorder, original_weights
+from vllm_adapter_conformance.bisecting.recorder import (
+    DivergentCall,
+    Found,
+    Recorder,
+    original_weights,
+)
 from vllm_adapter_conformance.bisecting.side import Side
 from vllm_adapter_conformance.models.tiny import share as share_of
 
@@ -37,7 +42,7 @@ class LayerError:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchResult:
     """What a search found. `verdict`: operator, elsewhere, accumulates or equal."""
 
     verdict: str
@@ -47,7 +52,7 @@ class Outcome:
     calls: int
     worst: Mapping[str, float]
     """The largest share of the budget, by operator, of the calls that were judged."""
-    finding: Finding | None = None
+    finding: DivergentCall | None = None
     other: float | None = None
     """The share of the reference's own kernel on the same arguments; infinite if it raised."""
     error: str = ""
@@ -62,7 +67,7 @@ def search(
     reference: Side | None,
     steps: int,
     watch: Callable[[str], None],
-) -> Outcome:
+) -> SearchResult:
     """Looks for the first operator of `ours` that leaves its float64 reference.
 
     `reference` is None for plain transformers. `watch` is told what runs.
@@ -72,7 +77,7 @@ def search(
     """
     plain = _reference(model, given, reference, steps, watch)
     mine = _ours(model, given, ours, steps, plain.tokens, watch)
-    judged = Outcome(
+    judged = SearchResult(
         "equal",
         len(layers_of(model)),
         given.lengths,
@@ -104,7 +109,7 @@ class _Ran:
 
     recorder: Recorder
     trace: Trace = field(default_factory=Trace)
-    finding: Finding | None = None
+    finding: DivergentCall | None = None
     error: str = ""
 
 
@@ -163,7 +168,7 @@ def _ours(
     return ran
 
 
-def _share_on(side: Side | None, finding: Finding) -> float | None:
+def _share_on(side: Side | None, finding: DivergentCall) -> float | None:
     if side is None:
         return None
     try:

@@ -25,6 +25,7 @@ from vllm_adapter_conformance.certificate.machine import device_of
 from vllm_adapter_conformance.certificate.parts import CORE, suite_version
 from vllm_adapter_conformance.judge.outcome import Result
 from vllm_adapter_conformance.ops.space import sampling
+from vllm_adapter_conformance.performance.section import performance
 from vllm_adapter_conformance.plan.suite import SuitePlan
 
 IDENTITY: Final = "L1.device.identity[adapter]"
@@ -97,6 +98,10 @@ def build(
     }
     if level >= OPERATORS_LEVEL and target.capability is not None:
         document["sampling"] = sampling(target.capability, target.seed, target.budget)
+    measured = [result.figures for result in results.values() if result.figures]
+    section = performance(target, measured)
+    if section is not None:
+        document["performance"] = section
     counters = _counters(results)
     if counters:
         document["counters"] = counters

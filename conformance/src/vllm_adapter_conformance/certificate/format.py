@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct, field
 
 from vllm_adapter.contract.reading import LEFT_OUT, OPEN, Text, form, tag
+from vllm_adapter_conformance.certificate.performance import Performance
 
 VERSION: Final = (1, 1)
 """1.1: the distributions, the loaded files and the device's drivers, which a replay compares."""
@@ -345,6 +346,9 @@ class Certificate(Struct, frozen=True):
     sampling: Annotated[Sampling | None, LEFT_OUT] = None
     """What was drawn of the operators' spaces by the seed, within the budget; from L2 on.
     Certificates of suites that had fixed samples lack it."""
+    performance: Annotated[Performance | None, LEFT_OUT] = None
+    """What L5 measured: the device's own rates, operators' shares of them, the load; only where
+    that level was asked for."""
     counters: Annotated[
         Mapping[_Key, Mapping[str, Mapping[str, Mapping[str, _Calls]]]] | None, LEFT_OUT
     ] = None

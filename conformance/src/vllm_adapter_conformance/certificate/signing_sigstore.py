@@ -135,5 +135,5 @@ def _not_online(problem: BaseException) -> CertificateError:
     return CertificateError(
         f"Sigstore was not asked for a signature, or gave none: {type(problem).__name__}: "
         f"{str(problem)[:200]}",
-        hint="signing with an identity needs its services; `--sign KEYFILE` needs no network",
+        hint="an identity needs its services; --sign, with a key file, needs no network",
     )

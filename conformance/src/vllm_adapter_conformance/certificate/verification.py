@@ -24,6 +24,7 @@ from vllm_adapter_conformance.certificate.parts import (
     suite_version,
 )
 from vllm_adapter_conformance.certificate.records import normal
+from vllm_adapter_conformance.performance.section import section_faults
 
 SCHEMA: Final = "vllm-adapter/certificate"
 CLOCKS: Final = datetime.timedelta(minutes=10)
@@ -186,6 +187,7 @@ def _claim_faults(document: Mapping[str, Any]) -> Iterator[str]:
         "badge": claims.badge(document),
     }
     if document["suite"]["files_sha256"] == suite_digest():
+        yield from section_faults(document)
         # Prose: another release of the suite words it in its own way.
         derived["headline"] = claims.headline(document)
     for key, value in derived.items():

@@ -149,7 +149,7 @@ def _check(args: argparse.Namespace) -> None:
     if bool(args.model) == bool(args.tiny):
         raise InputError(
             "name one model: MODEL, or --tiny KIND",
-            hint="try `vllm-adapter bisect --tiny llama --adapter NAME`",
+            hint="try `vllm-adapter bisect --tiny llama --adapter cpu`",
         )
     if args.tiny and args.prompt:
         raise InputError(

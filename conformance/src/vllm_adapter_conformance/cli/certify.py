@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_adapter_conformance.base.rule import LEVELS
+from vllm_adapter_conformance.base.rule import LEVELS, SPEED, level_to_open
 from vllm_adapter_conformance.base.target import BUDGET_S
 from vllm_adapter_conformance.judge.grouping import FailureGroup, grouped, operator_of
 
@@ -26,12 +26,15 @@ example:
   vllm-adapter certify cpu
   vllm-adapter certify acme --level L1 --device 1
   vllm-adapter certify ascend --level L1 --emulate sim
+  vllm-adapter certify acme --level L5 --baseline certificates/acme-of-march.json
   vllm-adapter certify acme --case rms_norm --fail-fast        while a kernel is mended
   vllm-adapter certify acme --case 'L2.rms_norm.correct[*]' --seed 7
   vllm-adapter certify acme --level L3 --case L3. --list       which items there are
 
 L0 looks at the package, and needs neither torch nor the device; L1 at the runtime; L2 at the
-operators; L3 at whole models of transformers; L4 at real vLLM. A level needs all below it.
+operators; L3 at whole models of transformers; L4 at real vLLM; L5 at speed and endurance: the
+device's own rates, operators' shares of them, half an hour of mixed load. A level needs all below
+it.
 
 PATTERN of --case is an item's id, a part of one, or has * and ?. A run of chosen items, and one
 that --fail-fast ends, says nothing of a level: no certificate is written. Failures of one cause
@@ -42,6 +45,8 @@ cannot be judged.
 """
 DEFAULT: Final = "L2"
 FOLDER: Final = Path("certificates")
+MOST_MINUTES: Final = 10080.0
+"""Of a load: a week."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,6 +95,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the certificate says so",
     )
     parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="how long L5's load runs (30; on a CPU 10); with fewer L5 is not reached",
+    )
+    parser.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="FILE",
+        help="the certificate below whose speeds L5 must not fall (the one that is replaced)",
+    )
+    parser.add_argument(
         "--sign",
         metavar="KEYFILE",
         type=Path,
@@ -124,8 +141,16 @@ def run(args: argparse.Namespace) -> int:
     # Asked first, so that what is missing is a sentence of ours and not of pytest.
     seed = fresh_seed() if args.seed is None else args.seed
     target = find_target(
-        args.name, level, device=args.device, seed=seed, budget=args.budget, emulate=args.emulate
+        args.name,
+        level_to_open(level, args.case),
+        device=args.device,
+        seed=seed,
+        budget=args.budget,
+        emulate=args.emulate,
     )
+    kind = "" if args.emulate is None else "-emulated"
+    file = args.output or FOLDER / f"{args.name}-{level}{kind}.json"
+    target = _with_speed(args, level, target, file)
     chosen = _chosen(target, level, args.case) if args.case or args.list else []
     if args.list:
         _print_items(chosen, as_json=args.json)
@@ -135,8 +160,6 @@ def run(args: argparse.Namespace) -> int:
     if not args.case:  # a run of chosen items says nothing of a level
         for sentence in _lacking(target, level):
             warn(sentence)
-    kind = "" if args.emulate is None else "-emulated"
-    file = args.output or FOLDER / f"{args.name}-{level}{kind}.json"
     order = RunRequest(
         args.name,
         level,
@@ -146,6 +169,8 @@ def run(args: argparse.Namespace) -> int:
         cases=chosen,
         emulate=args.emulate,
         budget=args.budget,
+        minutes=target.minutes,
+        baseline=target.baseline,
         fail_fast=args.fail_fast,
     )
     with _Follower(f"{args.name} {level}", verbose=args.verbose) as follower:
@@ -245,6 +270,33 @@ def _lacking(target: Target, level: str) -> list[str]:
     return [] if short is None else list(sentences(short))
 
 
+def _with_speed(args: argparse.Namespace, level: str, target: Target, file: Path) -> Target:
+    """The target with what L5 is given.
+
+    Raises:
+        InputError: the level is another one, or the minutes are none.
+        CertificateError: the baseline cannot be used.
+    """
+    from dataclasses import replace
+
+    from vllm_adapter.errors import InputError
+    from vllm_adapter_conformance.performance.baseline import with_baseline
+
+    if level < SPEED:
+        for option, given in (("--minutes", args.minutes), ("--baseline", args.baseline)):
+            if given is not None:
+                raise InputError(
+                    f"{option} is of {SPEED}, and {level} was asked for",
+                    hint=f"--level {SPEED}, or leave out {option}",
+                )
+        return target
+    if args.minutes is not None and not 0 < args.minutes <= MOST_MINUTES:
+        raise InputError(
+            f"--minutes is a number above 0 and up to {MOST_MINUTES:g}", hint="try --minutes 1"
+        )
+    return with_baseline(replace(target, minutes=args.minutes), args.baseline, file)
+
+
 class _Follower:
     """Shows the run's events: a bar, or one line a case."""
 
@@ -264,6 +316,10 @@ class _Follower:
 
         if event["event"] == "plan" and not self._verbose:
             self._progress = Progress(event["items"], self._label)
+        elif event["event"] == "progress" and self._progress is not None:
+            self._progress.note(f"{event['item']}: {event['text']}")
+        elif event["event"] == "progress":
+            print(clean(f"{'':<17}  {event['item']}: {event['text']}"), flush=True)
         elif event["event"] == "end" and self._progress is not None:
             self._progress.step(event["item"])
         elif event["event"] == "end":
@@ -321,6 +377,7 @@ def _report(certificate: Mapping[str, Any], file: Path) -> None:
     print(colour(clean(certificate["headline"]), "green" if reached else "red"))
     counts = certificate["counts"]
     _report_sampling(certificate)
+    _report_performance(certificate)
     print("  ".join(f"{kind.replace('_', ' ')} {n}" for kind, n in counts.items()))
     print(f"certificate: {clean(file)}")
 
@@ -357,3 +414,14 @@ def _report_sampling(certificate: Mapping[str, Any]) -> None:
         f"drawn: {draws} points of the operators' spaces (seed {certificate['seed']}); "
         f"{missed} boundary values not visited within {found['budget_s']:g} s"
     )
+
+
+def _report_performance(certificate: Mapping[str, Any]) -> None:
+    """The device's own rates, and the ends of what operators reach of them."""
+    found = certificate.get("performance")
+    if found is None:
+        return
+    from vllm_adapter_conformance.performance.summary import summary
+
+    for line in summary(found):
+        print(line)

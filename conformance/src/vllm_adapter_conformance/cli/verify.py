@@ -151,7 +151,7 @@ def _look_at_signatures(
         if args.issuer or args.trust_root:
             raise InputError(
                 "--issuer and --trust-root say who vouches for whom",
-                hint="add --identity WHO, whose signature is looked for",
+                hint="add --identity, whose signature is looked for",
             )
         return
     if args.identity is not None and args.issuer is None:

@@ -154,3 +154,15 @@ def _usage(device: HeldDevice) -> dict[str, int]:
 def _on_the_device(device: HeldDevice) -> dict[str, int]:
     stats = device.runtime.memory_stats(device.index)
     return {"bytes on the device": stats.allocated_bytes} if stats.source == "framework" else {}
+
+
+def held_at_rest(device: HeldDevice) -> dict[str, int]:
+    """Bytes and objects that the process and the device hold now.
+
+    Not every C library and runtime counts all of them.
+    """
+    found = allocated_by_process() | {"bytes of the process": held_by_process()}
+    stats = device.runtime.memory_stats(device.index)
+    if stats.source != "allocations":  # which counts no tensors
+        found["bytes on the device"] = stats.allocated_bytes
+    return found

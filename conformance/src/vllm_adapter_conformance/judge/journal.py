@@ -5,6 +5,7 @@ It survives a crash of the worker, and is what tells a crash from a hang. Events
     plan    items                       the run begins
     begin   item, pid, limit, at        a case begins; `at` is the monotonic clock
     end     item, ... (a Result)        a case has ended; written by the parent after a crash
+    progress  item, text                how far the case is that runs
     overdue item, limit                 the device was busy for longer than that, and ended
     hang    item, pid                   the parent ends a worker whose case is over its limit
     loaded  files, device, silent       the last word of a process of the device: its files, what

@@ -11,13 +11,14 @@ import itertools
 import signal
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from vllm_adapter.errors import VllmAdapterError
-from vllm_adapter_conformance.base.rule import Failure
+from vllm_adapter_conformance.base.rule import Failure, level_to_open
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.certificate.fingerprint import Census
 from vllm_adapter_conformance.judge import waivers
@@ -51,11 +52,16 @@ def prepare(config: pytest.Config) -> tuple[Target, SuitePlan]:
         )
     target = find_target(
         option.adapter,
-        option.level,
+        level_to_open(option.level, option.case),
         device=option.device,
         seed=fresh_seed() if option.seed is None else option.seed,
         budget=option.budget,
         emulate=option.emulate,
+    )
+    target = replace(
+        target,
+        minutes=option.minutes,
+        baseline=None if option.baseline is None else Path(option.baseline),
     )
     waivers.check(waivers.shipped(), registered().keys())
     plan = make_plan(target, option.level, registered(), only=option.case)

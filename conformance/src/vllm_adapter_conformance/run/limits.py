@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from vllm_adapter.contract.operators import OPERATORS
-from vllm_adapter_conformance.base.rule import OPERATORS_LEVEL
+from vllm_adapter_conformance.base.rule import OPERATORS_LEVEL, SPEED
 from vllm_adapter_conformance.judge.journal import Event, of
 from vllm_adapter_conformance.plan.suite import SuiteItem
 
@@ -30,9 +30,14 @@ def operator_of(item: str) -> str:
     return item.partition("[")[0]
 
 
+def usual_of(item: SuiteItem) -> float:
+    """The seconds of a case: its own, or its rule's."""
+    return item.case.seconds or item.rule.seconds
+
+
 def limit_of(item: SuiteItem, events: Iterable[Event]) -> float:
     """The seconds that a case may take now, by what the run's journal holds."""
-    usual = item.rule.seconds
+    usual = usual_of(item)
     if item.rule.level < OPERATORS_LEVEL:
         return usual
     over = _overdue(events)
@@ -42,7 +47,12 @@ def limit_of(item: SuiteItem, events: Iterable[Event]) -> float:
 
 
 def may_try_again(item: SuiteItem, events: Iterable[Event]) -> bool:
-    """Whether a case that has just been tried was ended at its limit, and gets a second try."""
+    """Whether a case that has just been tried was ended at its limit, and gets a second try.
+
+    A load of L5 that stalls gets none: it had longer than a compiler takes.
+    """
+    if item.rule.level == SPEED and usual_of(item) >= COMPILE_S:
+        return False
     over = _overdue(events)
     first = over.count(item.id) == 1
     return (

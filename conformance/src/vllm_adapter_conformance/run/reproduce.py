@@ -56,6 +56,8 @@ def write_all(folder: Path, order: RunRequest, failures: Iterable[Result]) -> Ma
     }
     if order.emulate is not None:
         options["emulate"] = order.emulate
+    if order.minutes is not None:
+        options["minutes"] = order.minutes
     for result in failures:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -120,11 +122,14 @@ def again(
     seed: int,
     budget: float = BUDGET_S,
     emulate: str | None = None,
+    minutes: float | None = None,
 ) -> int:
     """Runs one item in this process and prints how it ended; gives the exit code."""
     import os
+    from dataclasses import replace
 
     from vllm_adapter.errors import VllmAdapterError
+    from vllm_adapter_conformance.base.rule import level_to_open
     from vllm_adapter_conformance.judge.messages import failure_lines
     from vllm_adapter_conformance.judge.outcome import PASS
     from vllm_adapter_conformance.plan.find_target import find_target
@@ -135,8 +140,14 @@ def again(
     os.environ["VA_FALLBACK"] = "error"  # the suite's policy
     try:
         target = find_target(
-            adapter, level, device=device, seed=seed, budget=budget, emulate=emulate
+            adapter,
+            level_to_open(level, [item]),
+            device=device,
+            seed=seed,
+            budget=budget,
+            emulate=emulate,
         )
+        target = replace(target, minutes=minutes)
         planned = make_plan(target, level, registered(), only=[item]).item(item)
     except VllmAdapterError as error:
         print(error)

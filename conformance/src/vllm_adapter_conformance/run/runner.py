@@ -45,6 +45,8 @@ class RunRequest:
     cases: Sequence[str] = ()
     emulate: str | None = None
     budget: float = BUDGET_S
+    minutes: float | None = None
+    baseline: Path | None = None
     fail_fast: bool = False
 
     def words(self, certificate: Path) -> list[str]:
@@ -54,6 +56,10 @@ class RunRequest:
         words += ["--budget", repr(self.budget)]
         if self.emulate is not None:
             words += ["--emulate", self.emulate]
+        if self.minutes is not None:
+            words += ["--minutes", repr(self.minutes)]
+        if self.baseline is not None:
+            words += ["--baseline", str(self.baseline.absolute())]
         if self.certificate is not None:
             words += ["--certificate", str(certificate)]
         if self.fail_fast:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ from vllm_adapter_conformance.judge.outcome import (
 from vllm_adapter_conformance.plan.suite import SuiteItem, make_plan
 from vllm_adapter_conformance.rules import registered
 from vllm_adapter_conformance.run.execution import open_bench, run_item
-from vllm_adapter_conformance.run.limits import limit_of, may_try_again
+from vllm_adapter_conformance.run.limits import limit_of, may_try_again, usual_of
 
 NO_DEVICE: Final = "L0"
 CARE_S: Final = 20.0
@@ -86,6 +87,7 @@ class Worker:
             result = Result(item.id, BLOCKED, blocked_by=why)
         else:
             self._start(item.rule.level)
+            self.bench.say = partial(self._progress, item)
             result = self._tried(item)
             if may_try_again(item, self._reader.events):
                 result = self._tried(item)
@@ -111,7 +113,7 @@ class Worker:
         result = run_item(bench, item, self._waivers)
         if result.outcome != PASS and bench.overdue:
             self._journal.write("overdue", item=item.id, limit=limit)
-        elif result.outcome == PASS and bench.used > item.rule.seconds:
+        elif result.outcome == PASS and bench.used > usual_of(item):
             result = replace(result, note=f"{result.note} {COMPILED}".lstrip())
         bench.allow(CARE_S)
         try:
@@ -131,6 +133,9 @@ class Worker:
         failure = Failure(f"a process that lives on after {what}", str(died), detail=died.words)
         waiver = waiver_of(self._waivers, self.target.record.name, item)
         return failed(item, failure, None, waiver)
+
+    def _progress(self, item: SuiteItem, text: str) -> None:
+        self._journal.write("progress", item=item.id, text=text)
 
     def _hear(self, word: LastWord) -> None:
         """Keeps what a process of the device said of itself, before it ends."""
