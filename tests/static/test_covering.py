@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from vllm_adapter.contract.capability import parse_capability
 from vllm_adapter.contract.operators import DTYPES, OPERATORS
+from vllm_adapter_conformance.base.target import BUDGET_S
 from vllm_adapter_conformance.ops import space
 from vllm_adapter_conformance.ops.covering import Covering
 from vllm_adapter_conformance.ops.dimensions import SAMPLED, TRIPLES
+from vllm_adapter_conformance.ops.effects import effects
 from vllm_adapter_conformance.ops.lengths import packed_lengths, paged_lengths
 from vllm_adapter_conformance.ops.members import ANY, fact_dimension, sampled
 
@@ -161,7 +163,9 @@ def test_triples_are_of_classes_that_there_are(op):
         assert len(triple) == 3
         for name, kinds in triple.items():
             known = sampled(op, random.Random(0)).get(name)
-            if known is None and name != "phase":
+            if name == "dtype":
+                known = dict.fromkeys(DTYPES)
+            elif known is None and name != "phase":
                 cap = capability(**{op: FULL | {"limits": everything(op)}})
                 known = fact_dimension(cap.operators[op], OPERATORS[op], name, random.Random(0))
             assert known is None or set(kinds) <= known.keys(), (name, kinds)
@@ -290,3 +294,30 @@ def test_drawing_imports_no_torch():
     script = "import sys\nimport vllm_adapter_conformance.ops.space\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_an_empty_batch_has_was_not_visited(seed):
+    """The cheapest row that has a length would be one in which nothing has any length."""
+    cap = capability(attention=FULL | {"limits": everything("attention")})
+    found = space.drawn(cap, "attention", seed, BUDGET_S)
+    lengths = {p.choice["queries"] for p in found.draws if p.choice["batch"]}
+    missing = {int(one.partition("=")[2]) for one in found.not_visited if "queries=" in one[:8]}
+    assert lengths | missing >= {
+        n for kind in SAMPLED["attention"]["queries"].values() for n in kind
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "without"),
+    [
+        ({"phase": "decode", "context": 513, "queries": 5}, {"queries"}),
+        ({"phase": "prefill", "context": 513, "queries": 5}, {"queries"}),
+        ({"phase": "prefill", "context": 4097, "queries": 5}, {"queries", "context"}),
+        ({"phase": "mixed", "context": 64, "queries": 65}, {"context"}),
+        ({"phase": "mixed", "context": 65, "queries": 65}, set()),
+    ],
+)
+def test_lengths_that_a_phase_does_not_have_are_not_visited(choice, without):
+    row = {"batch": 3, **choice}
+    assert effects("paged_attention", row) == row.keys() - without

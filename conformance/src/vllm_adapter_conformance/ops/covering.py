@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ CANDIDATES: Final = 6
 GREEDY: Final = 6
 TRIES: Final = 30
 """Rows that are tried for one pair or member before it is left over."""
+MOST_TRIES: Final = 200
+"""And for one triple: few rows have it and are small enough."""
 
 
 @dataclass
@@ -47,6 +49,9 @@ class Covering:
     triples: Sequence[Triple] = ()
     cost: Callable[[Row], float] = lambda row: 1.0
     """What a row takes, above zero."""
+    effects: Callable[[Row], Set[str] | None] = lambda row: None
+    """The dimensions whose member changes what is run in a row; None: all of them. Only these
+    count: in an empty batch, no length is visited."""
     _used: Counter[tuple[str, int]] = field(default_factory=Counter)
     _beside: dict[Place, set[Place]] = field(default_factory=dict)
     """The classes that each class has yet to meet."""
@@ -155,24 +160,30 @@ class Covering:
             chosen = {name: (kind, member) for name, kind, member in (*with_it, wanted)}
             places = {name: kind for name, (kind, _) in chosen.items()}
             members = {name: member for name, (_, member) in chosen.items()}
-            row = self._accepted(places, members)
+            row = self._accepted(places, members, {wanted[0]})
             if row is not None:
                 return row
         return None
 
-    def _accepted(self, places: Mapping[str, str], members: Row) -> Row | None:
+    def _accepted(
+        self, places: Mapping[str, str], members: Row, needed: Set[str] | None = None
+    ) -> Row | None:
         """A row with these classes and members that may be run, and is now counted.
 
-        Of several that may, it is the one that costs least for what meets in it.
+        Dimensions that are `needed` (those of `places`) have to take effect. Of several rows that
+        may be run, it is the one that costs least for what meets in it.
         """
+        needed = places.keys() if needed is None else needed
         best: tuple[float, Row, list[tuple[str, int]], set[Place]] | None = None
         found = 0
-        for tried in range(TRIES):
+        for tried in range(MOST_TRIES if len(places) > 2 else TRIES):
             chosen = self._classes(places, greedy=tried < GREEDY)
             row, numbers = self._dealt(chosen, members)
-            if not self.accepts(row):
+            live = self.effects(row)
+            if not self.accepts(row) or (live is not None and not needed <= live):
                 continue
-            had = set(chosen.items())
+            had = {place for place in chosen.items() if live is None or place[0] in live}
+            numbers = [one for one in numbers if live is None or one[0] in live]
             worth = self._worth(had) / self.cost(row)
             if best is None or worth > best[0]:
                 best = worth, row, numbers, had
@@ -186,6 +197,7 @@ class Covering:
         met = [frozenset(pair) for pair in itertools.combinations(had, 2)]
         for names in self._threes:
             met.append(frozenset(place for place in had if place[0] in names))
+        met = [meeting for meeting in met if len(meeting) > 1]
         for meeting in met:
             self._close(meeting)
         self._lost.difference_update(met)

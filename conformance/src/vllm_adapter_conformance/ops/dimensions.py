@@ -361,10 +361,31 @@ TRIPLES: Final[Mapping[str, Sequence[Mapping[str, Sequence[str]]]]] = {
             "window": ("off", "small", "wide"),
             "gqa_ratio": ("powers", "other", "above 8"),
         },
+        # A few keys of very many show in float32 alone, and to those who see what comes later.
+        {
+            "queries": ("above 256", "above 512"),
+            "causal": ("False", "True"),
+            "dtype": ("float32",),
+        },
+        {
+            "queries": ("above 256", "above 512"),
+            "window": ("off", "small", "wide"),
+            "dtype": ("float32",),
+        },
+        {
+            "values": ("far apart", "far below", "far above"),
+            "causal": ("False", "True"),
+            "dtype": ("float32",),
+        },
+        {
+            "values": ("far apart", "far below", "far above"),
+            "window": ("off", "small", "wide"),
+            "causal": ("False", "True"),
+        },
     ),
     "reshape_and_cache": (
         {
-            "padding": ("some", "far", "all"),
+            "padding": ("some", "far"),
             "pool": ("few", "above 8 bits"),
             "block_size": ("powers", "wide", "other"),
         },

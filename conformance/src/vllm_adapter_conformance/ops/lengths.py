@@ -7,6 +7,8 @@ from functools import lru_cache
 from random import Random
 from typing import Any, Final
 
+from vllm_adapter_conformance.ops.effects import LONGEST_PREFILL
+
 SHORT: Final = 40
 """Contexts that are not of the drawn length are shorter than about so many tokens."""
 
@@ -48,7 +50,7 @@ def _paged_lengths(
     if phase == "decode":
         queries = [1] * batch
     elif phase == "prefill":
-        contexts[place] = max(long if long <= 600 else 130, queried)
+        contexts[place] = max(long if long <= LONGEST_PREFILL else 130, queried)
         queries = list(contexts)
     else:
         contexts[place] = max(long, queried)

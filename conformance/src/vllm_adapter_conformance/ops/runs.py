@@ -303,21 +303,22 @@ def judge_results(bench: Bench, call: DeviceCall, outcome: Outcome, facts: Facts
 def expected(call: DeviceCall) -> Sequence[Expected]:
     """The float64 reference for a call."""
     if call.wanted is None:
-        call.wanted = _expected(call)
+        call.wanted = reference(call.spec, call.args)
     return call.wanted
 
 
-def _expected(call: DeviceCall) -> Sequence[Expected]:
-    spec, trial = call.spec, TRIALS[call.spec.name]
+def reference(spec: OpSpec, args: Sequence[Any]) -> Sequence[Expected]:
+    """The float64 reference of a call with these arguments, which stay as they are."""
+    trial = TRIALS[spec.name]
     upcast = [
         argument
         if number in trial.as_stored and number not in spec.mutates
         else _upcast(argument, stored=number in trial.as_stored)
-        for number, argument in enumerate(call.args)
+        for number, argument in enumerate(args)
     ]
     wanted = list(trial.reference(*upcast))
     first_mutated = len(wanted) - len(spec.mutates)
-    for position, argument in enumerate(call.mutated, first_mutated):
+    for position, argument in enumerate((args[i] for i in spec.mutates), first_mutated):
         # What is copied is judged as the dtype that holds it can hold it.
         want = wanted[position]
         stored = want.value.to(argument.dtype).double()

@@ -80,8 +80,8 @@ def _link(target: Target) -> Iterator[Case | NotDeclaredCase]:
 )
 def check_link(bench: Bench, case: Case) -> Observation:
     """Counts the bytes of one large call."""
+    from vllm_adapter_conformance.device_side.traffic import traffic_of
     from vllm_adapter_conformance.ops.calls import plain_call, sized
-    from vllm_adapter_conformance.rules._traffic import traffic_of
 
     op, facts = case.params["op"], dict(case.params["facts"])
     call = plain_call(op, facts, sized(op, facts, SIZES, f"{bench.target.seed}/link"))
@@ -136,8 +136,8 @@ def _is_emulated(target: Target) -> bool:
 )
 def check_host(bench: Bench, case: Case) -> Observation:
     """Compares CPU seconds of one large call with those of the host's own."""
+    from vllm_adapter_conformance.device_side.clocks import host_cpu_s, kernel_cpu_s
     from vllm_adapter_conformance.ops.calls import plain_call, sized
-    from vllm_adapter_conformance.rules._clocks import host_cpu_s, kernel_cpu_s
 
     op, facts = case.params["op"], dict(case.params["facts"])
     emulated = _is_emulated(bench.target)  # and slow: less work tells as much
@@ -174,8 +174,8 @@ def _small(target: Target) -> Iterator[Case | NotDeclaredCase]:
 )
 def check_latency(bench: Bench, case: Case) -> Observation:
     """Times one small call and the copies of its tensors, the fastest of each."""
+    from vllm_adapter_conformance.device_side.clocks import fastest_s
     from vllm_adapter_conformance.ops.calls import plain_call, sized
-    from vllm_adapter_conformance.rules._clocks import fastest_s
 
     op, facts = case.params["op"], dict(case.params["facts"])
     call = plain_call(op, facts, sized(op, facts, SMALL, f"{bench.target.seed}/small"))
@@ -233,7 +233,7 @@ def _wide(target: Target) -> Iterator[Case | NotDeclaredCase]:
 )
 def check_movement(bench: Bench, case: Case) -> Observation:
     """Times one row through a large weight, and a copy of the weight."""
-    from vllm_adapter_conformance.rules._clocks import weight_times_s
+    from vllm_adapter_conformance.device_side.clocks import weight_times_s
 
     took, copy = bench.observe(weight_times_s, facts=dict(case.params["facts"]), repeats=REPEATS)
     if took > WEIGHT_COPIES * copy:

@@ -11,7 +11,7 @@ from vllm_adapter_conformance.base.rule import Case, NotDeclaredCase, Observatio
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import base_cases, declared
 from vllm_adapter_conformance.rules import l2_repeat
-from vllm_adapter_conformance.rules.l1_stream import has_streams
+from vllm_adapter_conformance.rules._torch_streams import has_streams
 
 ROUNDS: Final = 24
 BULK: Final = 16 << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,8 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vllm_adapter.engine.ops.bind import Binding
 from vllm_adapter.engine.ops.plans import PLANS
 from vllm_adapter.engine.ops.providers import load
-from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.ops.calls import ReadyCall
+
+from .calls import ReadyCall
+
+if TYPE_CHECKING:
+    from vllm_adapter.engine.device_process.held import HeldDevice
 
 _SIZE_AT: Final = {"copy_to_host": 4, "copy_to_device": 4}
 """Where the C ABI's copies have their bytes."""
@@ -71,18 +74,18 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's
             self._traffic.to_device += source.nbytes
 
 
-def traffic_of(bench: Bench, *, call: Any) -> dict[str, int]:
+def traffic_of(device: HeldDevice, *, call: Any) -> dict[str, int]:
     """Bytes of one call, after another one that may settle what is kept for good."""
-    ready = ReadyCall.on(bench, call)
+    ready = ReadyCall.on(device, call)
     run, args = _kernel(ready.binding, ready.args, call)
     ready.reset()
     run(*args)
     ready.reset()
-    _wait(bench)
+    _wait(device)
     traffic = Traffic()
-    with _counted(bench, traffic), Meter(traffic):
+    with _counted(device, traffic), Meter(traffic):
         run(*args)
-        _wait(bench)
+        _wait(device)
     return {"to_host": traffic.to_host, "to_device": traffic.to_device}
 
 
@@ -111,14 +114,14 @@ def _phase(binding: Binding, step: Any) -> Any:
     return phase_of(tuple(step["query_lens"]), tuple(step["context_lens"]))
 
 
-def _wait(bench: Bench) -> None:
-    bench.runtime.synchronize_stream(bench.opened.record.index)
+def _wait(device: HeldDevice) -> None:
+    device.runtime.synchronize_stream(device.opened.record.index)
 
 
 @contextmanager
-def _counted(bench: Bench, traffic: Traffic) -> Iterator[None]:
+def _counted(device: HeldDevice, traffic: Traffic) -> Iterator[None]:
     """Counts the copies of the device's C library, if it is one."""
-    runtime: Any = bench.runtime
+    runtime: Any = device.runtime
     table = getattr(getattr(runtime, "library", None), "functions", None)
     if not isinstance(table, dict):
         yield

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from vllm_adapter.engine.ops import generic
 from vllm_adapter.engine.ops.catalog import SPECS
-from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.ops.calls import ReadyCall, step_of
+
+from .calls import ReadyCall, step_of
+
+if TYPE_CHECKING:
+    from vllm_adapter.engine.device_process.held import HeldDevice
 
 _SLEEP_S: Final = 1e-3
 """The first sleep; each is twice as long as the last, so that asking costs next to nothing."""
@@ -22,7 +25,7 @@ _LIMIT_S: Final = 30.0
 _TIMES: Final = 3
 
 
-def kernel_cpu_s(bench: Bench, *, call: Any, own_thread: bool) -> float:
+def kernel_cpu_s(device: HeldDevice, *, call: Any, own_thread: bool) -> float:
     """CPU seconds from the launch of a call until the device is done; the least.
 
     They are of all threads of the process; with `own_thread` of the calling one alone, for an
@@ -31,19 +34,19 @@ def kernel_cpu_s(bench: Bench, *, call: Any, own_thread: bool) -> float:
     that waits by spinning would look like work.
     """
     clock = time.thread_time if own_thread else time.process_time
-    ready = ReadyCall.on(bench, call)
+    ready = ReadyCall.on(device, call)
     shapes = [one.to("meta") for one in ready.run()]
     called = allocated = float("inf")
     for _ in range(_TIMES):  # each pair in turn, so that both get the same memory
         ready.reset()
-        _wait(bench)
+        _wait(device)
         begin = clock()
-        empty = [torch.empty_like(one, device=bench.device) for one in shapes]
+        empty = [torch.empty_like(one, device=device.device) for one in shapes]
         allocated = min(allocated, clock() - begin)
         del empty
         begin = clock()
         results = ready.run()
-        _sleep_until_done(bench)
+        _sleep_until_done(device)
         called = min(called, clock() - begin)
         del results
     return max(0.0, called - allocated)
@@ -71,53 +74,53 @@ def host_cpu_s(call: Any) -> float:
     return least
 
 
-def fastest_s(bench: Bench, *, call: Any, repeats: int) -> tuple[float, float]:
+def fastest_s(device: HeldDevice, *, call: Any, repeats: int) -> tuple[float, float]:
     """Seconds of the fastest call, and of the fastest copy of its largest tensor."""
-    ready = ReadyCall.on(bench, call)
+    ready = ReadyCall.on(device, call)
     tensors = [one for one in ready.args if isinstance(one, torch.Tensor)]
     largest = max(tensors, key=lambda one: one.nbytes)
     return (
-        _fastest(bench, ready.run, repeats),
-        _fastest(bench, lambda: largest.clone(), repeats),
+        _fastest(device, ready.run, repeats),
+        _fastest(device, lambda: largest.clone(), repeats),
     )
 
 
-def weight_times_s(bench: Bench, *, facts: Any, repeats: int) -> tuple[float, float]:
+def weight_times_s(device: HeldDevice, *, facts: Any, repeats: int) -> tuple[float, float]:
     """Seconds of one row through a weight [out, in] of a dtype, and of a copy of that weight."""
     dtype = getattr(torch, str(facts["dtype"]))
-    binding = bench.bind("linear", facts)
+    binding = device.bind("linear", facts)
     weight = torch.zeros(facts["out_features"], facts["in_features"], dtype=dtype)
-    there = bench.to_device(weight)
-    x = bench.to_device(torch.zeros(1, facts["in_features"], dtype=dtype))
+    there = device.to_device(weight)
+    x = device.to_device(torch.zeros(1, facts["in_features"], dtype=dtype))
     prepared = binding.prepare_weights(there)
     return (
-        _fastest(bench, lambda: binding.run(x, prepared, None, weight.shape[0]), repeats),
-        _fastest(bench, lambda: there.clone(), repeats),
+        _fastest(device, lambda: binding.run(x, prepared, None, weight.shape[0]), repeats),
+        _fastest(device, lambda: there.clone(), repeats),
     )
 
 
-def _fastest(bench: Bench, run: Callable[[], Any], repeats: int) -> float:
+def _fastest(device: HeldDevice, run: Callable[[], Any], repeats: int) -> float:
     least = float("inf")
     for _ in range(repeats):
-        _wait(bench)
+        _wait(device)
         begin = time.perf_counter()
         run()
-        _wait(bench)
+        _wait(device)
         least = min(least, time.perf_counter() - begin)
     return least
 
 
-def _wait(bench: Bench) -> None:
-    bench.runtime.synchronize_stream(bench.opened.record.index)
+def _wait(device: HeldDevice) -> None:
+    device.runtime.synchronize_stream(device.opened.record.index)
 
 
-def _sleep_until_done(bench: Bench) -> None:
+def _sleep_until_done(device: HeldDevice) -> None:
     try:
-        event = torch.Event(bench.device)
+        event = torch.Event(device.device)
         event.record()
         pause = _SLEEP_S
         while not event.query() and pause < _LIMIT_S:
             time.sleep(pause)
             pause *= 2
     except (RuntimeError, NotImplementedError):  # a device without events
-        _wait(bench)
+        _wait(device)
