@@ -3,6 +3,7 @@
 # make test-fast   what needs no torch, in about a minute
 # make test-lowest   of these, those of transformers on the lowest release that core declares
 # make test-wheels   the README's question in a fresh environment, as pip resolves it for a stranger
+# make test-forgeries   forged certificates and tampered wheels, each refused by whom it should be
 # make test-vllm   the tests against real vLLM, in an environment of their own
 # make test-vllm-quick   those of them that take a minute or two
 PY ?= python3
@@ -13,7 +14,7 @@ PACKAGES := schemas vendors core doctor conformance template \
 	adapters/musa adapters/mlu adapters/biren adapters/sim
 SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
 
-.PHONY: demo test test-lowest test-wheels test-fast test-vllm test-vllm-quick lint docs changelog versions clean
+.PHONY: demo test test-lowest test-wheels test-forgeries test-fast test-vllm test-vllm-quick lint docs changelog versions clean
 
 .venv/.use: $(SOURCES)
 	@test -x $(V) || { echo "making .venv (once)"; $(PY) -m venv .venv; }
@@ -47,6 +48,9 @@ test-lowest: .venv-lowest/.stamp
 
 test-wheels: .venv/.use
 	@scripts/try_wheels
+
+test-forgeries: .venv/.dev
+	@OMP_NUM_THREADS=1 $(V) -m pytest tests/forgeries
 
 # What needs neither torch nor patience, with a tenth of the examples of each property.
 test-fast: .venv/.dev

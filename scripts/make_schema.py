@@ -21,6 +21,7 @@ from vllm_adapter.contract.manifest import Manifest
 from vllm_adapter.contract.reading import CLOSED, OPEN, fields_of, tag
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_conformance.certificate.format import Certificate
+from vllm_adapter_schemas import versions
 
 FOLDER: Final = Path(__file__).parent.parent / "schemas/src/vllm_adapter_schemas"
 HEADS: Final[Mapping[str, tuple[type, str, str]]] = {
@@ -98,7 +99,7 @@ def render(kind: str) -> str:
     body["required"] = ["schema", *needed]
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:vllm-adapter:{kind}:1.0",
+        "$id": f"urn:vllm-adapter:{kind}:{versions(kind)[-1]}",
         "title": title,
         **body,
         "description": text,
@@ -244,7 +245,7 @@ def _sentence(name: str) -> str:
 
 def main() -> int:
     """Writes the files, or with --check says whether they are up to date."""
-    made = {FOLDER / f"{kind}-1.0.json": render(kind) for kind in HEADS}
+    made = {FOLDER / f"{kind}-{versions(kind)[-1]}.json": render(kind) for kind in HEADS}
     stale = [
         path
         for path, text in made.items()

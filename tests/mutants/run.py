@@ -12,6 +12,7 @@ table is written line by line, and names that it has already are left out with -
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import csv
 import importlib
@@ -106,7 +107,7 @@ def command(kernel: Kernel, given: argparse.Namespace, folder: Path) -> list[str
     if given.case:
         pattern = given.case.format(op=kernel.op)
         words = ["-c", CLI, "certify", ADAPTER, "--case", pattern]
-        words += ["--output", str(folder / CERTIFICATE), *([] if given.whole else ["--fail-fast"])]
+        words += ["--json", *([] if given.whole else ["--fail-fast"])]
     else:
         words = ["-m", "pytest", "-q", "--pyargs", "vllm_adapter_conformance"]
         words += ["--adapter", ADAPTER, "--certificate", str(folder / CERTIFICATE)]
@@ -116,8 +117,14 @@ def command(kernel: Kernel, given: argparse.Namespace, folder: Path) -> list[str
     return [sys.executable, *words, *(["--seed", str(given.seed)] if given.seed else [])]
 
 
-def outcomes(folder: Path) -> list[tuple[str, str | None]]:
+def outcomes(folder: Path, output: str) -> list[tuple[str, str | None]]:
     """Each case that ran, and its message if it failed."""
+    with contextlib.suppress(ValueError):  # pytest's words are no JSON
+        return [
+            (item["item"], item["message"] if item["outcome"] == "fail" else None)
+            for item in json.loads(output)["items"]
+            if item["outcome"] in ("pass", "fail")
+        ]
     if (folder / JUNIT).is_file():
         found = []
         for case in ElementTree.parse(folder / JUNIT).iter("testcase"):
@@ -125,26 +132,19 @@ def outcomes(folder: Path) -> list[tuple[str, str | None]]:
             told = None if bad is None else f"{bad.get('message') or ''} {bad.text or ''}"
             found.append((case.get("name", ""), told))
         return found
-    if not (folder / CERTIFICATE).is_file():
-        return []
-    rules = json.loads((folder / CERTIFICATE).read_text("utf-8"))["rules"]
-    return [
-        (
-            f"{rule['rule']}[{case['case']}]",
-            str(case.get("message", "")) if case["outcome"] == "fail" else None,
-        )
-        for rule in rules
-        for case in rule["cases"]
-        if case["outcome"] in ("pass", "fail")
-    ]
+    return []
 
 
-def judge(folder: Path, output: str) -> dict[str, Any]:
+def judge(folder: Path, output: str, errors: str) -> dict[str, Any]:
     """The verdict of a run."""
-    ran = outcomes(folder)
+    ran = outcomes(folder, output)
     bad = [(case, told) for case, told in ran if told is not None]
     if not ran:
-        return {"verdict": "error", "message": " ".join(output.split())[-300:], "run": 0}
+        return {
+            "verdict": "error",
+            "message": " ".join((output + errors).split())[-300:],
+            "run": 0,
+        }
     if not bad:
         return {"verdict": "survived", "run": len(ran)}
     return {
@@ -171,7 +171,7 @@ def certified(kernel: Kernel, given: argparse.Namespace) -> dict[str, Any]:
                 text=True,
                 timeout=given.limit,
             )
-            found = judge(folder, done.stdout + done.stderr)
+            found = judge(folder, done.stdout, done.stderr)
         except subprocess.TimeoutExpired:
             found = {"verdict": "error", "message": f"longer than {given.limit:.0f} s"}
         seconds = round(time.monotonic() - began, 1)

@@ -7,7 +7,10 @@ import datetime
 import json
 from pathlib import Path
 
+import importlib_metadata
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from made_certificates import made
 
 from vllm_adapter.cli.main import main
@@ -16,13 +19,16 @@ from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.certificate import claims, fingerprint, mustpass
+from vllm_adapter_conformance.certificate import claims, mustpass
+from vllm_adapter_conformance.certificate.against import against_installed
 from vllm_adapter_conformance.certificate.document import canonical, digest
-from vllm_adapter_conformance.certificate.fingerprint import Fingerprint, digests
+from vllm_adapter_conformance.certificate.fingerprint import Census
 from vllm_adapter_conformance.certificate.mustpass import RuleList
-from vllm_adapter_conformance.certificate.verification import faults
+from vllm_adapter_conformance.certificate.parts import digests, suite_version
+from vllm_adapter_conformance.certificate.verification import faults, notes
 from vllm_adapter_conformance.cli import pages
 from vllm_adapter_conformance.judge import waivers
+from vllm_adapter_conformance.judge.journal import Ran
 from vllm_adapter_conformance.judge.outcome import Result, blocker, failed, passed, settle
 from vllm_adapter_conformance.plan.suite import SuiteItem, SuitePlan, in_order, make_plan
 from vllm_adapter_conformance.rules import registered
@@ -38,23 +44,44 @@ def make_rule(id, *needs, cases=(), preview=False):
     return Rule(id, level, "a rule", "why", lambda target: iter(cases), None, needs, 60, preview)
 
 
-@pytest.fixture
-def target(tmp_path):
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
     record = AdapterRecord(
-        "acme", "vllm-adapter-core", "1.0", "vllm_adapter_acme", path=tmp_path / "package"
+        "acme",
+        "vllm-adapter-acme",
+        "1.0",
+        "vllm_adapter_acme",
+        path=tmp_path_factory.mktemp("acme") / "package",
     )
     record.path.mkdir()
     (record.path / "__init__.py").write_text("", encoding="utf-8")
     return Target(record, HostFacts(), None, None)
 
 
-@pytest.fixture
-def document(target):
-    """A release-grade certificate of L2 in which everything that is declared passes."""
+@pytest.fixture(scope="module")
+def built(target):
     return made(
         target,
         outcome=lambda rule, case: "not_declared" if "bfloat16" in case else "pass",
     )
+
+
+@pytest.fixture
+def document(built):
+    """A release-grade certificate of L2 in which everything that is declared passes."""
+    return copy.deepcopy(built)
+
+
+class Held:
+    """A document as an argument that nobody prints."""
+
+    def __init__(self, document):
+        self.document = document
+
+
+@pytest.fixture(scope="module")
+def held(built):
+    return Held(built)
 
 
 def edit(document, *keys, value, recompute=False):
@@ -70,12 +97,10 @@ def edit(document, *keys, value, recompute=False):
 
 @pytest.mark.parametrize("variable", ["VA_CAPABILITY", "VA_LIBRARY"])
 def test_what_a_variable_puts_in_the_adapter_s_place_is_no_release(target, monkeypatch, variable):
-    monkeypatch.setattr(fingerprint, "_is_editable", lambda _: False)
-    monkeypatch.setattr(fingerprint, "_as_recorded", lambda *_: True)
-    monkeypatch.delenv(variable, raising=False)
-    assert not Fingerprint.of(target).dirty
     monkeypatch.setenv(variable, "another")
-    assert Fingerprint.of(target).dirty
+    census = Census(target)
+    census.start()
+    assert any(variable in sentence for sentence in census.settle(Ran()).changed)
 
 
 def test_a_whole_certificate_is_sound(document):
@@ -106,6 +131,11 @@ EDITS = {
     "editable": (("adapter", "editable"), True),
     "unknown key": (("approved",), True),
     "asked for more": (("level_asked",), "L5"),
+    "future": (("created",), "2099-01-01T00:00:00Z"),
+    "no moment": (("created",), "2026-99-99T00:00:00Z"),
+    "changed files": (("changed",), ["x differs"]),
+    "no loaded files": (("distributions",), {}),
+    "other files of core": (("core", "files_sha256"), "0" * 64),
 }
 
 
@@ -118,7 +148,33 @@ def test_an_edit_is_caught_by_its_digest_and_most_by_their_claim(document, name)
 
 def test_another_suite_s_wording_of_the_headline_is_no_fault(document):
     other = edit(document, "suite", "files_sha256", value="1" * 64)
+    other["distributions"]["vllm-adapter-conformance"]["files_sha256"] = "1" * 64
     assert faults(edit(other, "headline", value="reaches L2, as we say it", recompute=True)) == []
+
+
+def leaves(value, at=()):
+    """Every place of a document, with what is there."""
+    yield at, value
+    inside = {}
+    if isinstance(value, (dict, list)):
+        inside = value if isinstance(value, dict) else dict(enumerate(value))
+    for key, item in inside.items():
+        yield from leaves(item, (*at, key))
+
+
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(0), st.text(max_size=5), st.just("pass"))
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_any_edit_is_refused_by_the_digest(held, data):
+    document = held.document
+    places = [keys for keys, _ in leaves(document) if keys and keys != ("digest",)]
+    keys = places[data.draw(st.integers(0, len(places) - 1))]
+    value = data.draw(VALUES)
+    changed = edit(document, *keys, value=value)
+    if canonical(changed) != canonical(document):
+        assert faults(changed)
 
 
 @pytest.mark.parametrize("keys", [("adapter", "version"), ("seed",), ("created",)])
@@ -152,6 +208,7 @@ def test_verify_exit_codes(document, tmp_path, capsys):
     good.write_text(canonical(document), encoding="utf-8")
     bad.write_text(canonical(edit(document, "seed", value=9)), encoding="utf-8")
     assert main(["verify", str(good)]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith(f"{good}: sound, unsigned")
     assert main(["verify", str(bad)]) == 1
     assert "edited after it was written" in capsys.readouterr().out
     assert main(["verify", "--json", str(bad)]) == 1
@@ -165,19 +222,88 @@ def test_verify_exit_codes(document, tmp_path, capsys):
     assert "no adapter acme is installed" in capsys.readouterr().err
 
 
-def test_files_that_differ_from_the_installed_are_named(document, tmp_path, capsys):
+@pytest.fixture
+def of_cpu(document):
+    """The same, of the installed cpu adapter."""
     files = digests(ROOT / "adapters/cpu/src/vllm_adapter_cpu")
-    changed = edit(document, "adapter", "name", value="cpu")
-    changed["adapter"]["files"] = files | {"plugin.py": "0" * 64, "gone.py": "0" * 64}
+    changed = copy.deepcopy(document)
+    changed["adapter"] |= {"name": "cpu", "dist": "vllm-adapter-cpu", "files": files}
+    changed["adapter"]["version"] = importlib_metadata.version("vllm-adapter-cpu")
+    del changed["distributions"]["vllm-adapter-acme"]
+    changed["distributions"]["vllm-adapter-cpu"] = {"version": "0.1.0", "loaded": {}}
     changed["headline"] = claims.headline(changed)
-    changed["digest"] = digest(changed)
+    return changed | {"digest": digest(changed)}
+
+
+def against(document):
+    document["headline"] = claims.headline(document)
+    document["digest"] = digest(document)
+    assert faults(document) == []
+    return against_installed(document)
+
+
+def test_what_did_not_take_part_is_a_note(of_cpu):
+    assert against(of_cpu) == ([], [])
+    of_cpu["distributions"]["vllm-adapter-core"]["files_sha256"] = "0" * 64
+    of_cpu["core"]["files_sha256"] = "0" * 64
+    of_cpu["distributions"]["other-kernels"] = {"version": "1.0", "loaded": {"x.py": "0" * 64}}
+    found, said = against(of_cpu)
+    assert found == []
+    assert "vllm-adapter-core has other files here; none of them took part" in said
+    assert any("other-kernels 1.0, whose files were loaded, is not installed" in s for s in said)
+
+
+def test_files_that_differ_from_the_installed_are_named(of_cpu, tmp_path, capsys):
+    of_cpu["adapter"]["files"] |= {"plugin.py": "0" * 64, "gone.py": "0" * 64}
+    loaded = of_cpu["distributions"]["vllm-adapter-core"]["loaded"]
+    assert list(loaded) == ["vllm_adapter/__init__.py"]
+    loaded["vllm_adapter/__init__.py"] = "0" * 64
+    of_cpu["outside"]["/opt/kernels/lib.so"] = "0" * 64
+    of_cpu["digest"] = digest(of_cpu)
     file = tmp_path / "cpu.json"
-    file.write_text(canonical(changed), encoding="utf-8")
+    file.write_text(canonical(of_cpu), encoding="utf-8")
     assert main(["verify", str(file)]) == 0
     capsys.readouterr()
     assert main(["verify", str(file), "--against-installed"]) == 1
     out = capsys.readouterr().out
     assert "gone.py is not installed; plugin.py differs" in out
+    assert "vllm_adapter/__init__.py differs; /opt/kernels/lib.so is not there" in out
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "said"),
+    [
+        (("adapter", "version"), "9.9", "version 9.9 of vllm-adapter-cpu is not installed"),
+        (("adapter", "dist"), "vllm-adapter-cpu2", "its adapter is of vllm-adapter-cpu2"),
+        (("contract",), "2.0", "it is of version 2.0 of the contract"),
+    ],
+)
+def test_another_version_is_named(of_cpu, keys, value, said):
+    changed = edit(of_cpu, *keys, value=value)
+    changed["distributions"]["vllm-adapter-cpu2"] = {"version": "0.1.0", "loaded": {}}
+    found, _ = against(changed)
+    assert any(said in fault for fault in found)
+
+
+def test_the_format_of_before_is_read_with_notes(of_cpu):
+    for key in ("contract", "distributions", "outside", "changed", "start_up"):
+        del of_cpu[key]
+    of_cpu["schema"] = "vllm-adapter/certificate/1.0"
+    assert against(of_cpu) == ([], [])
+    assert any("does not say which files took part" in note for note in notes(of_cpu))
+    of_cpu["core"]["files_sha256"] = "0" * 64
+    (fault,), _ = against(of_cpu)
+    assert "its format does not say which of them took part" in fault
+
+
+def test_another_suite_of_this_version_is_said_at_once(document, tmp_path, capsys):
+    other = edit(document, "suite", "files_sha256", value="1" * 64)
+    other["distributions"]["vllm-adapter-conformance"]["files_sha256"] = "1" * 64
+    file = tmp_path / "other.json"
+    file.write_text(canonical(other | {"digest": digest(other)}), encoding="utf-8")
+    assert main(["verify", str(file)]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert f"by other files of suite {suite_version()} than these" in first
 
 
 def rules_document(*outcomes):

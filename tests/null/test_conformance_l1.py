@@ -18,8 +18,9 @@ from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.hostfacts.live import collect
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.device_side import leaks
 from vllm_adapter_conformance.plan.suite import make_plan
-from vllm_adapter_conformance.rules import l1_leaks, registered
+from vllm_adapter_conformance.rules import registered
 from vllm_adapter_conformance.run.execution import run_item
 
 pytestmark = pytest.mark.null
@@ -103,14 +104,14 @@ def test_each_fault_is_seen_by_its_rule(target, fault, monkeypatch):
 
 def test_a_leak_is_seen_while_another_part_of_the_process_gives_memory_back(target, monkeypatch):
     ballast = [torch.ones(192 << 20, dtype=torch.uint8)]
-    measure = l1_leaks.held_by_process
+    measure = leaks.held_by_process
 
     def measured_after_the_ballast_went() -> int:
         used = measure()
         ballast.clear()
         return used
 
-    monkeypatch.setattr(l1_leaks, "held_by_process", measured_after_the_ballast_went)
+    monkeypatch.setattr(leaks, "held_by_process", measured_after_the_ballast_went)
     rule = "L1.memory.returned"
     assert set(failing(target, "keeps_memory", monkeypatch, only=rule)) == {rule}
     assert not ballast
@@ -118,7 +119,7 @@ def test_a_leak_is_seen_while_another_part_of_the_process_gives_memory_back(targ
 
 HOLDS_FREE_MEMORY = """
 import ctypes
-from vllm_adapter_conformance.rules._memory import held_by_process
+from vllm_adapter_conformance.device_side.memory import held_by_process
 
 libc = ctypes.CDLL(None)
 libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: large pieces come from the heap, too

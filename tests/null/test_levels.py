@@ -42,7 +42,7 @@ def target(tmp_path, *, adapter="acme", torch="acme:0", **identity):
     (package / "__init__.py").write_text("", encoding="utf-8")
     device = DeviceRecord(0, torch, "a device", arch="a1", capability_file=file)
     record = AdapterRecord(
-        adapter, "vllm-adapter-core", "1.0", "vllm_adapter_acme", path=package, devices=(device,)
+        adapter, "vllm-adapter-acme", "1.0", "vllm_adapter_acme", path=package, devices=(device,)
     )
     return Target(record, HOST, parse_capability(descriptor, str(file)), device)
 
@@ -214,6 +214,24 @@ def test_a_level_with_nothing_run_is_not_reached(acme, rules, level):
     assert made(acme, "L4", absent(*rules), facts=REAL)["level_reached"] == level
 
 
+@pytest.mark.parametrize(
+    ("rules", "level"),
+    [
+        ((), "L5"),
+        (("L5.gelu.share", "L5.attention.share"), "L5"),  # an encoder's
+        (("L5.rms_norm.share",), "L4"),
+        (("L5.roofline",), "L4"),
+        (("L5.endurance.load",), "L4"),
+        (("L5.endurance.faults",), "L4"),
+        (("L4.server",), "L3"),
+    ],
+)
+def test_speed_is_reached_where_it_was_measured_and_a_load_has_run(acme, rules, level):
+    document = made(acme, "L5", absent(*rules), facts=REAL)
+    assert document["level_reached"] == level
+    assert faults(document) == []
+
+
 def test_a_layer_s_operators_have_to_meet_in_one_dtype(acme):
     split = {"L2.linear.correct": "float16", "L2.rms_norm.correct": "float32"}
 
@@ -353,12 +371,12 @@ def add_case(id, name):
 
 
 CHANGES = {
-    "an invented rule": (invent("L4.approved", "L4"), "no such rules up to L4: L4.approved"),
+    "an invented rule": (invent("L4.approved", "L4"), "no such rules up to L5: L4.approved"),
     "a rule in another level": (
         lambda d: rule_of(d, "L4.abort").update(level="L3"),
         "L4.abort is put into L3",
     ),
-    "a rule left out": (drop("L2.leak"), "rules that its suite has for L4 are missing: L2.leak"),
+    "a rule left out": (drop("L2.leak"), "rules that its suite has for L5 are missing: L2.leak"),
     "a rule made a preview": (
         lambda d: rule_of(d, "L2.leak").update(preview=True),
         "the rule L2.leak is no preview",
@@ -439,7 +457,7 @@ def waived_faults(monkeypatch, document, **kept):
 
 def test_a_waiver_of_the_suite_is_shown_and_holds(whole, monkeypatch):
     document = edited(whole, waive())
-    assert document["level_reached"] == "L4"
+    assert document["level_reached"] == "L5"
     assert "1 waived" in document["headline"]
     assert "waived: L2.leak until 2999-01-01 (https://example.org/1)" in document["headline"]
     assert waived_faults(monkeypatch, document) == []

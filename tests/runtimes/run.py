@@ -231,7 +231,7 @@ def look(name: str, kind: str, library: Path, given: argparse.Namespace) -> list
     if kind != KINDS[2]:
         runtime = runtimes()[name]
         made = runtime("sim") if kind == KINDS[1] else runtime()
-        bench.opened = dataclasses.replace(bench.opened, runtime=made)
+        bench.held.opened = dataclasses.replace(bench.held.opened, runtime=made)
     rules = tuple(given.rules or ())
     if given.expected:
         rules = tuple(table.QUICK[_group(kind)][name].split()) or RIGHT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,16 @@ pytestmark = pytest.mark.static
 
 FOLDER = Path(__file__).parents[2] / "docs/certificates"
 COMMITTED = sorted(FOLDER.glob("*.json"))
+
+
+def test_readme_links_only_what_is_there_and_verifies():
+    text = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
+    linked = [
+        FOLDER.parents[1] / path for path in re.findall(r"\]\((docs/certificates/[^)]*)\)", text)
+    ]
+    assert linked
+    for path in linked:
+        assert faults(load(path)) == [], path
 
 
 def test_there_is_one_from_real_hardware_that_is_not_the_host():

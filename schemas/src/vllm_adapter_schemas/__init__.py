@@ -12,7 +12,7 @@ from typing import Any, Final
 __all__ = ["KINDS", "load", "versions"]
 
 KINDS: Final = ("manifest", "capability", "certificate", "facts", "vendor")
-_VERSIONS: Final = ("1.0",)
+_VERSIONS: Final = dict.fromkeys(KINDS, ("1.0",)) | {"certificate": ("1.1",)}
 
 
 def versions(kind: str) -> tuple[str, ...]:
@@ -23,7 +23,7 @@ def versions(kind: str) -> tuple[str, ...]:
     """
     if kind not in KINDS:
         raise ValueError(f"no schema of kind {kind!r}; kinds: {', '.join(KINDS)}")
-    return _VERSIONS
+    return _VERSIONS[kind]
 
 
 def load(kind: str) -> dict[str, Any]:

@@ -9,19 +9,21 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter.engine.device_process.errors import ProcessEnded
 from vllm_adapter.errors import AdapterError
 from vllm_adapter.settings import AdapterFilter, Fallback, Settings
 from vllm_adapter_conformance.base.emulation import open_emulated
 from vllm_adapter_conformance.base.target import Target, open_from_json
+from vllm_adapter_conformance.device_side.loaded import what_ran
 
 if TYPE_CHECKING:
     import torch
@@ -36,8 +38,44 @@ T = TypeVar("T")
 SENT: Final = "vllm_adapter_conformance.device_side"
 """The room whose modules are sent to the device's process as texts, under another name."""
 AS: Final = "device_work"
+LAST_WORD_S: Final = 20.0
+"""For a process to say what it has loaded, before it is ended."""
 OPENING_S: Final = 180.0
 """For a new process to import torch and open the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastWord:
+    """What a process of the device said before it was ended."""
+
+    files: Sequence[str] = ()
+    """Absolute paths of all that it had loaded."""
+    facts: Mapping[str, int] = field(default_factory=dict)
+    """`memory_bytes` of the device, where its runtime says it."""
+    silent: str | None = None
+    """Why it did not say so, although it was there to be asked."""
+
+    @classmethod
+    def of(cls, found: Any) -> LastWord:
+        """From what that process sent, which is an adapter's as much as ours.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        if not (isinstance(found, dict) and found.keys() == {"files", "facts"}):
+            raise ValueError("it gave something else than its files")
+        files, facts = found["files"], found["facts"]
+        if not (isinstance(files, list) and all(_is_path(one) for one in files)):
+            raise ValueError("its files are no paths")
+        if not (isinstance(facts, dict) and facts.keys() <= {"memory_bytes"}):
+            raise ValueError("it said something else than the device's memory")
+        if not all(type(value) is int and value >= 0 for value in facts.values()):
+            raise ValueError("the device's memory is no number of bytes")
+        return cls(files, facts)
+
+
+def _is_path(found: object) -> bool:
+    return isinstance(found, str) and "\0" not in found and found.startswith("/")
 
 
 class Kept:
@@ -80,15 +118,22 @@ class Bench:
         open_serving: Callable[[Target, Path], Runs] | None = None,
         *,
         apart: bool = False,
+        variables: Mapping[str, str] | None = None,
+        hear: Callable[[LastWord], None] | None = None,
     ) -> None:
         """`apart`: the device is in a process of its own, and not in this one.
+
+        `hear` gets the last word of each such process that is there when it is ended; `variables`
+        are put into its environment.
 
         `scratch` keeps the results of vLLM's engines for the workers of one run, and what the
         device's processes print. `open_serving` starts vLLM, for a bench that is to judge L4.
         """
         self.target, self.apart = target, apart
-        self._given_scratch = scratch
-        self._open_serving = open_serving
+        self.say: Callable[[str], None] = lambda text: None
+        """Tells whoever waits how far a long check is."""
+        self._given_scratch, self._variables = scratch, variables
+        self._open_serving, self._hear = open_serving, hear
         alone = AdapterFilter(allowed=frozenset({target.record.name}))
         self.settings = Settings(
             fallback=Fallback.ERROR, adapter=target.record.name, adapters=alone
@@ -99,6 +144,8 @@ class Bench:
         """How many were started for the device."""
         self._asked = self._taught = self._knows_the_suite = self._in_a_case = False
         self._limit = self._left = math.inf
+        self.overdue = False
+        """Whether the device's process was ended in this case, since its time was over."""
 
     @cached_property
     def scratch(self) -> Path:
@@ -147,11 +194,16 @@ class Bench:
     def begin(self, seconds: float) -> None:
         """A case begins, for which the device has so long: the judge's own time is not counted."""
         self.allow(seconds)
-        self._in_a_case = False
+        self._in_a_case = self.overdue = False
 
     def allow(self, seconds: float) -> None:
         """What follows may keep the device busy for so long."""
         self._limit = self._left = seconds
+
+    @property
+    def used(self) -> float:
+        """Seconds that the device has been busy since then."""
+        return self._limit - self._left
 
     def open(self) -> Mapping[str, str]:
         """Opens the device, and says what its runtime is.
@@ -211,13 +263,34 @@ class Bench:
         """Allocations that nobody has freed there; where they cannot be counted, more than any."""
         return 0 if not self.is_open else int(self.ask("live", collect=collect))
 
+    def beside(self, variables: Mapping[str, str]) -> Bench:
+        """A bench of the same device, in one more process, with variables in its environment.
+
+        Whoever asks for it has to `end` it.
+        """
+        return Bench(self.target, apart=True, variables=variables, hear=self._hear)
+
     def end(self) -> None:
         """Ends the device's process, if there is one: the next one that is needed is new."""
         if self._asking is not None and self.apart:
+            if self._hear is not None and self._asked and self._asking.is_up:
+                self._hear(self._last_word(self._asking))
             self._asking.end()
             self._asking = None
             self._forgotten = []  # numbers of that process are nobody's in the next one
             self._asked = self._taught = self._knows_the_suite = False
+
+    def _last_word(self, asking: Asking) -> LastWord:
+        """What the process has loaded; it is its last word, whatever the case may still have."""
+        look = {"module": f"{AS}.{what_ran.__module__.removeprefix(f'{SENT}.')}"}
+        try:
+            asking.ask("learn", {"package": AS, "sources": _texts()}, LAST_WORD_S)
+            found = asking.ask(
+                "look", {**look, "name": what_ran.__name__, "given": {}}, LAST_WORD_S
+            )
+            return LastWord.of(found)
+        except Exception as error:  # of the adapter's process, which may send any
+            return LastWord(silent=f"{type(error).__name__}: {one_line(error)}")
 
     def start(self) -> None:
         """Starts the process, and does not wait for it."""
@@ -240,6 +313,7 @@ class Bench:
             return asking.ask(command, given, max(0.0, self._left), forget)
         except ProcessEnded as ended:
             ended.limit = self._limit
+            self.overdue |= ended.hung
             self.end()
             raise
         finally:
@@ -257,7 +331,7 @@ class Bench:
             return  # what is asked next meets the error again, and has its words
 
     def _start(self) -> Asking:
-        from vllm_adapter.engine.device_process.client import DeviceProcess, SameProcess
+        from vllm_adapter.engine.device_process.client import OwnProcess, SameProcess
 
         _ = self.where
         if not self.apart:
@@ -273,18 +347,13 @@ class Bench:
             order["given"] = {"target": replace(self.target, seed=0).to_json()}
             self._knows_the_suite = True
         self.processes += 1
-        self._asking = DeviceProcess(order, self.scratch / f"device-{self.processes}.log")
+        log = self.scratch / f"device-{self.processes}.log"
+        self._asking = OwnProcess(order, log, self._variables)
         return self._asking
 
     def _teach(self) -> None:
         if not self._taught:
-            folder = resources.files(SENT)
-            texts = {
-                file.name.removesuffix(".py"): file.read_text(encoding="utf-8")
-                for file in folder.iterdir()
-                if file.name.endswith(".py") and file.name != "__init__.py"
-            }
-            self.ask("learn", package=AS, sources=texts)
+            self.ask("learn", package=AS, sources=_texts())
             self._taught = True
 
     # The device itself, where it is in this process.
@@ -315,3 +384,12 @@ class Bench:
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy on the device, of its own memory also where the device is the host."""
         return self.held.to_device(tensor)
+
+
+def _texts() -> dict[str, str]:
+    """The modules that are sent to the device's process, by name."""
+    return {
+        file.name.removesuffix(".py"): file.read_text(encoding="utf-8")
+        for file in resources.files(SENT).iterdir()
+        if file.name.endswith(".py") and file.name != "__init__.py"
+    }

@@ -14,25 +14,38 @@ if TYPE_CHECKING:
     from vllm_adapter_conformance.base.bench import Bench
     from vllm_adapter_conformance.base.target import Target
 
-LEVELS: Final = ("L0", "L1", "L2", "L3", "L4")
+LEVELS: Final = ("L0", "L1", "L2", "L3", "L4", "L5")
 OPERATORS_LEVEL: Final = "L2"
 """From this level on cases are drawn."""
 MODELS: Final = "L3"
 """From this level on transformers is needed."""
 SERVING: Final = "L4"
 """From this level on vLLM is needed."""
+SPEED: Final = "L5"
+"""From this level on calls are timed, and a load runs for minutes."""
+
+
+def level_to_open(level: str, only: Sequence[str]) -> str:
+    """The level whose needs a run has: L5's own items take the device, and neither model nor vLLM.
+
+    `only` are the items that were asked for; none: all.
+    """
+    alone = only and all(item.startswith(f"{SPEED}.") for item in only)
+    return OPERATORS_LEVEL if alone else level
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One thing to check: one pytest item. `params` is plain data.
 
-    `pointer` is the place in the descriptor that declares the case, where one does.
+    `pointer` is the place in the descriptor that declares the case, where one does. `seconds` is
+    its limit, where it is not its rule's.
     """
 
     id: str
     params: Mapping[str, Any] = field(default_factory=dict)
     pointer: str | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +58,8 @@ class NotDeclaredCase:
 
 
 Counters = Mapping[str, Mapping[str, Mapping[str, int]]]
+Figures = Mapping[str, Any]
+"""What a case of L5 measured, as the certificate's section `performance` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +68,40 @@ class Observation:
 
     `counters`: calls of operators in vLLM's processes, by process, operator and provider.
     `facts`: plain data of the device, for the certificate.
+    `figures`: what a case of L5 measured.
     """
 
     share: float | None = None
     note: str = ""
     counters: Counters | None = None
     facts: Mapping[str, Any] | None = None
+    figures: Figures | None = None
 
 
 class Failure(Exception):
-    """A case that does not hold. `seen` and `expected` are short; `detail` may be long."""
+    """A case that does not hold. `seen` and `expected` are short; `detail` may be long.
+
+    `figures`: what a case of L5 measured all the same. `cause` is one word for what wrong values
+    look like, by which equal failures are found.
+    """
 
     def __init__(
-        self, expected: str, seen: str, *, share: float | None = None, detail: str = ""
+        self,
+        expected: str,
+        seen: str,
+        *,
+        share: float | None = None,
+        detail: str = "",
+        figures: Figures | None = None,
+        cause: str = "",
     ) -> None:
         super().__init__(f"expected {expected}; saw {seen}")
         self.expected = expected
         self.seen = seen
         self.share = share
         self.detail = detail
+        self.figures = figures
+        self.cause = cause
 
 
 Check = Callable[["Bench", Case], Observation | None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.contract.capability import Capability
@@ -38,6 +39,10 @@ class Target:
     """Seconds that the drawn cases of all operators may take, by estimate."""
     emulator: Emulator | None = None
     """Whose C library stands in for the device."""
+    minutes: float | None = None
+    """How long L5's load runs; None: as long as the level asks for."""
+    baseline: Path | None = None
+    """The certificate against which L5's speeds are held."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON for the worker, which builds the same target without probing again."""
@@ -48,6 +53,8 @@ class Target:
             "seed": self.seed,
             "budget": self.budget,
             "emulator": None if self.emulator is None else self.emulator.to_json(),
+            "minutes": self.minutes,
+            "baseline": None if self.baseline is None else str(self.baseline),
         }
 
     @classmethod
@@ -60,6 +67,8 @@ class Target:
             target,
             budget=float(raw["budget"]),
             emulator=emulator and Emulator.from_json(emulator),
+            minutes=raw["minutes"],
+            baseline=raw["baseline"] and Path(raw["baseline"]),
         )
 
     @property

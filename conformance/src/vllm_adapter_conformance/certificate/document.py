@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter.broker.vllm_install import DISTRIBUTIONS
+from vllm_adapter.contract.manifest import API_VERSION
 from vllm_adapter.errors import InputError
 from vllm_adapter.files import read_json, write_atomic
 from vllm_adapter.settings import VARIABLES
 from vllm_adapter_conformance.base.rule import MODELS, OPERATORS_LEVEL, SERVING, Counters, Rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.certificate import claims, mustpass
-from vllm_adapter_conformance.certificate.fingerprint import CORE, SUITE, Fingerprint
+from vllm_adapter_conformance.certificate import claims, format, mustpass
+from vllm_adapter_conformance.certificate.fingerprint import Fingerprint
+from vllm_adapter_conformance.certificate.machine import device_of
+from vllm_adapter_conformance.certificate.parts import CORE, suite_version
 from vllm_adapter_conformance.judge.outcome import Result
 from vllm_adapter_conformance.ops.space import sampling
+from vllm_adapter_conformance.performance.section import performance
 from vllm_adapter_conformance.plan.suite import SuitePlan
 
 IDENTITY: Final = "L1.device.identity[adapter]"
@@ -34,12 +38,16 @@ def build(
     plan: SuitePlan,
     results: Mapping[str, Result],
     fingerprint: Fingerprint,
+    facts: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The certificate of a run whose items all have a result."""
+    """The certificate of a run whose items all have a result.
+
+    `facts` are what the device's process said of the device.
+    """
     record = target.record
     rules = [_rule(rule, plan, results) for rule in plan.rules]
     document: dict[str, Any] = {
-        "schema": "vllm-adapter/certificate/1.0",
+        "schema": format.TAG,
         "adapter": {
             "name": record.name,
             "dist": record.distribution,
@@ -51,20 +59,36 @@ def build(
         },
         "level_asked": level,
         "level_reached": claims.level_reached(rules, level, mustpass.committed()),
-        "grade": "development" if fingerprint.dirty else "release",
+        "grade": "development" if fingerprint.changed else "release",
         "emulated": False,
         "created": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "suite": {
-            "version": _version(SUITE),
+            "version": suite_version(),
             "files_sha256": fingerprint.suite_sha256,
             "mustpass_sha256": mustpass.committed_sha256(),
         },
+        "contract": ".".join(map(str, API_VERSION)),
+        "distributions": {
+            name: {
+                key: value
+                for key, value in (
+                    ("version", one.version),
+                    ("files_sha256", one.files_sha256),
+                    ("loaded", dict(one.loaded)),
+                )
+                if value is not None
+            }
+            for name, one in fingerprint.distributions.items()
+        },
+        "outside": dict(fingerprint.outside),
+        "changed": list(fingerprint.changed),
+        "start_up": list(fingerprint.start_up),
         "core": {"version": _version(CORE), "files_sha256": fingerprint.core_sha256},
         "descriptor": None
         if fingerprint.descriptor is None
         else dict(zip(("path", "sha256"), fingerprint.descriptor, strict=True)),
         "host": _host(target),
-        "device": None if target.device is None else _device(target, results),
+        "device": device_of(target, facts, _seen(results)),
         "environment": _environment(target, level),
         "settings": _settings(),
         "seed": target.seed,
@@ -74,6 +98,10 @@ def build(
     }
     if level >= OPERATORS_LEVEL and target.capability is not None:
         document["sampling"] = sampling(target.capability, target.seed, target.budget)
+    measured = [result.figures for result in results.values() if result.figures]
+    section = performance(target, measured)
+    if section is not None:
+        document["performance"] = section
     counters = _counters(results)
     if counters:
         document["counters"] = counters
@@ -207,33 +235,10 @@ def _host(target: Target) -> dict[str, Any]:
     }
 
 
-def _device(target: Target, results: Mapping[str, Result]) -> dict[str, Any]:
-    """What the descriptor says of the device, and what the run saw of it."""
-    assert target.device is not None
-    found: dict[str, Any] = {
-        "name": _device_name(target),
-        "torch": target.device.torch,
-        "arch": target.device.arch,
-    }
-    if target.capability is not None:
-        identity = target.capability.identity
-        found |= {
-            "arch": identity.arch,
-            "vendor": identity.vendor,
-            "torch_type": identity.torch_type or "",
-        }
-    if target.emulator is not None:
-        found["emulated_by"] = target.emulator.described()
-    seen = results.get(IDENTITY)
-    if seen is not None and seen.facts is not None:
-        found["seen"] = dict(seen.facts)
-    return found
-
-
-def _device_name(target: Target) -> str:
-    assert target.device is not None
-    known = target.capability.identity.name if target.capability else None
-    return known or target.device.name
+def _seen(results: Mapping[str, Result]) -> Mapping[str, Any] | None:
+    """What the run saw of the device; None where it was not opened."""
+    found = results.get(IDENTITY)
+    return None if found is None else found.facts
 
 
 def _environment(target: Target, level: str) -> dict[str, str]:

@@ -7,12 +7,16 @@ these types take against it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
 from vllm_adapter.contract.reading import LEFT_OUT, OPEN, Text, form, tag
+from vllm_adapter_conformance.certificate.performance import Performance
 
+VERSION: Final = (1, 1)
+"""1.1: the distributions, the loaded files and the device's drivers, which a replay compares."""
+TAG: Final = "vllm-adapter/certificate/1.1"
 Level = Literal["L0", "L1", "L2", "L3", "L4", "L5"]
 _Digest = Annotated[str, form("[0-9a-f]{64}", "a SHA-256 in lower-case hexadecimal digits")]
 _Count = Annotated[int, Meta(ge=0)]
@@ -72,6 +76,18 @@ class Core(Struct, frozen=True):
     """Version of vllm-adapter-core."""
     files_sha256: _Digest
     """SHA-256 over the digests of all files of core."""
+
+
+class TestedDistribution(Struct, frozen=True):
+    """One distribution that took part."""
+
+    version: Text
+    """Its version."""
+    loaded: Mapping[_Key, _Digest]
+    """SHA-256 of each of its files that the device's process had loaded, by its path in RECORD."""
+    files_sha256: Annotated[_Digest | None, LEFT_OUT] = None
+    """SHA-256 over the digests of all files of its package; of the suite's own distributions and
+    the adapter's."""
 
 
 class UsedDescriptor(Struct, frozen=True):
@@ -148,6 +164,12 @@ class UsedDevice(Struct, frozen=True):
     certificates lack it."""
     seen: Annotated[SeenDevice | None, LEFT_OUT] = None
     """What the run saw of the device; absent where it could not be opened."""
+    reported_name: Annotated[str | None, LEFT_OUT] = None
+    """The name that the device gave itself."""
+    memory_bytes: Annotated[_Count | None, LEFT_OUT] = None
+    """Its memory, as its runtime has it; absent where that cannot say."""
+    drivers: Annotated[Mapping[_Key, str] | None, LEFT_OUT] = None
+    """Versions of the machine's drivers and toolkits, by component."""
     emulated_by: Annotated[EmulatedBy | None, LEFT_OUT] = None
     """Whose C library stood in for the device; absent where the device was the adapter's own."""
 
@@ -270,7 +292,8 @@ class Certificate(Struct, frozen=True):
     """The highest level of which every rule, and every rule of the levels below, has held, and
     the core has run; null if none."""
     grade: Literal["release", "development"]
-    """release: unchanged installed files; development: an editable install or a dirty tree."""
+    """release: every file as its wheel's RECORD has it; development: an editable install, changed
+    files, or imported files that no RECORD has."""
     emulated: bool
     """Whether the run was on an emulated device, or on one with nothing but the host behind it;
     there is no badge then."""
@@ -307,9 +330,25 @@ class Certificate(Struct, frozen=True):
     """SHA-256 of this file's canonical JSON (sorted keys, no spaces, UTF-8) without this key."""
     core: Annotated[Core | None, LEFT_OUT] = None
     """The core that ran the cases: a descriptor may name kernels that are core's own."""
+    contract: Annotated[Text | None, LEFT_OUT] = None
+    """Version of the plug-in interface between core and adapters; since format 1.1, as the next
+    four."""
+    distributions: Annotated[Mapping[_Key, TestedDistribution] | None, LEFT_OUT] = None
+    """The distributions that took part, by their normalised names: the suite, its own
+    distributions, the adapter, and any other of which a file was loaded, but for torch, pytest and
+    what else the suite itself needs."""
+    outside: Annotated[Mapping[_Key, _Digest] | None, LEFT_OUT] = None
+    """SHA-256 of loaded files of no distribution that are not the operating system's, by path."""
+    changed: Annotated[tuple[Text, ...] | None, LEFT_OUT] = None
+    """What was not as it was installed, one sentence each; then the grade is development."""
+    start_up: Annotated[tuple[Text, ...] | None, LEFT_OUT] = None
+    """Code that Python ran at each process's start: sitecustomize, and hooks in .pth files."""
     sampling: Annotated[Sampling | None, LEFT_OUT] = None
     """What was drawn of the operators' spaces by the seed, within the budget; from L2 on.
     Certificates of suites that had fixed samples lack it."""
+    performance: Annotated[Performance | None, LEFT_OUT] = None
+    """What L5 measured: the device's own rates, operators' shares of them, the load; only where
+    that level was asked for."""
     counters: Annotated[
         Mapping[_Key, Mapping[str, Mapping[str, Mapping[str, _Calls]]]] | None, LEFT_OUT
     ] = None

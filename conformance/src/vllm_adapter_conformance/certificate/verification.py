@@ -6,18 +6,29 @@ anew is not caught here: a signature or a replay does that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import datetime
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.errors import AdapterError, CertificateError
+from vllm_adapter.errors import CertificateError
 from vllm_adapter.files import read_json, schema_version
 from vllm_adapter_conformance.base.rule import LEVELS
-from vllm_adapter_conformance.certificate import claims, mustpass
+from vllm_adapter_conformance.certificate import claims, format, mustpass
 from vllm_adapter_conformance.certificate.document import digest
-from vllm_adapter_conformance.certificate.fingerprint import core_digest, digests, suite_digest
+from vllm_adapter_conformance.certificate.parts import (
+    CORE,
+    OURS,
+    SUITE,
+    suite_digest,
+    suite_version,
+)
+from vllm_adapter_conformance.certificate.records import normal
+from vllm_adapter_conformance.performance.section import section_faults
 
 SCHEMA: Final = "vllm-adapter/certificate"
+CLOCKS: Final = datetime.timedelta(minutes=10)
+"""By how much two machines' clocks may differ."""
 MOST: Final = 5
 """Faults of one kind that are listed; the rest is counted."""
 
@@ -42,13 +53,33 @@ def load(path: Path) -> dict[str, Any]:
 
 def faults(document: Mapping[str, Any]) -> list[str]:
     """One sentence for each thing that is wrong; an empty list is a sound certificate."""
-    from vllm_adapter.cli.checks import schema_faults
+    return form_faults(document) or content_faults(document)
 
-    newer = schema_version(document["schema"], SCHEMA) != (1, 0)
-    by_schema, _ = schema_faults("certificate", document, newer=newer)
-    if by_schema:
-        return _first("it breaks its schema", map(str, by_schema))
-    return [*_digest_faults(document), *_claim_faults(document)]
+
+def form_faults(document: Mapping[str, Any]) -> list[str]:
+    """How it breaks its schema; what it says can be looked at only where it does not."""
+    return first("it breaks its schema", _schema_faults(document))
+
+
+def content_faults(document: Mapping[str, Any]) -> list[str]:
+    """What is wrong with one that keeps its schema."""
+    return [
+        *_digest_faults(document),
+        *_moment_faults(document),
+        *_file_faults(document),
+        *_claim_faults(document),
+    ]
+
+
+def older(document: Mapping[str, Any]) -> bool:
+    """Whether it is of a format that does not say which files took part."""
+    return _version(document) < (1, 1)
+
+
+def of_other_files(document: Mapping[str, Any]) -> bool:
+    """Whether it says that it is by this version of the suite, and its suite has other files."""
+    suite = document["suite"]
+    return bool(suite["version"] == suite_version() and suite["files_sha256"] != suite_digest())
 
 
 def notes(document: Mapping[str, Any]) -> list[str]:
@@ -56,8 +87,15 @@ def notes(document: Mapping[str, Any]) -> list[str]:
     suite, found = document["suite"], []
     if suite["files_sha256"] != suite_digest():
         found.append(f"it is by other files of the suite ({suite['version']}) than these")
+    if older(document):
+        found.append(
+            f"its format ({document['schema'].rpartition('/')[2]}) does not say which files took "
+            "part: it can be read, and neither compared file by file nor replayed"
+        )
     if document["grade"] == "development":
-        found.append("development grade: files were editable, or not as they were installed")
+        changed = document.get("changed", ["files were editable, or not as installed"])
+        found += first("development grade", changed)
+    found += [f"at the start of each process: {code}" for code in document.get("start_up", ())]
     if document["emulated"]:
         by = (document["device"] or {}).get("emulated_by")
         owner = f" by the library of {by['name']} {by['version']}" if by else ""
@@ -67,41 +105,61 @@ def notes(document: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def against_installed(document: Mapping[str, Any]) -> list[str]:
-    """How the installed adapter differs from the one that was tested.
-
-    Raises:
-        AdapterError: it is not installed.
-    """
-    from vllm_adapter.cli.packages import find_package
-
-    tested = document["adapter"]
-    try:
-        installed = digests(find_package(tested["name"]))
-    except OSError as problem:
-        raise AdapterError(
-            f"the files of adapter {tested['name']} cannot be read: {problem}",
-            hint=f"pip install --force-reinstall {tested['dist']}=={tested['version']}",
-        ) from None
-    files = tested["files"]
-    differing = [
-        *(f"{path} is not installed" for path in sorted(files.keys() - installed.keys())),
-        *(f"{path} was not tested" for path in sorted(installed.keys() - files.keys())),
-        *(f"{p} differs" for p in sorted(files.keys() & installed) if files[p] != installed[p]),
-    ]
-    found = _first("the installed adapter is not the one that was tested", differing)
-    core = document.get("core")
-    if core is not None and core["files_sha256"] != core_digest():
-        found.append(
-            f"the core that was tested ({core['version']}) is not the one that is installed: its "
-            "operators and kernels may differ"
-        )
-    return found
-
-
 def _digest_faults(document: Mapping[str, Any]) -> Iterator[str]:
     if digest(document) != document["digest"]:
         yield "its digest does not fit its content: it was edited after it was written"
+
+
+def _schema_faults(document: Mapping[str, Any]) -> list[str]:
+    from vllm_adapter.cli.checks import schema_faults
+
+    version = schema_version(document["schema"], SCHEMA)
+    if version is None or version[0] != 1:
+        return [f"its schema is {document['schema']!r}, which no certificate has"]
+    found, _ = schema_faults("certificate", document, newer=version > format.VERSION)
+    return [*map(str, found)]
+
+
+def _moment_faults(document: Mapping[str, Any]) -> Iterator[str]:
+    """A run cannot have ended in the future; clocks may differ a little."""
+    try:
+        created = datetime.datetime.fromisoformat(document["created"])
+    except ValueError:
+        yield f"it was created at {document['created']}, which is no moment"
+        return
+    now = datetime.datetime.now(datetime.UTC)
+    if created > now + CLOCKS:
+        yield f"it was created in the future: {document['created']}"
+
+
+def _file_faults(document: Mapping[str, Any]) -> Iterator[str]:
+    """What a certificate of this format must say of the files that were tested."""
+    if older(document):
+        return
+    for key in ("contract", "distributions", "outside", "changed", "start_up"):
+        if key not in document:
+            yield f"it does not say its {key}, as every certificate of its format does"
+            return
+    distributions, tested = document["distributions"], document["adapter"]
+    for name in (SUITE, *OURS, normal(tested["dist"])):
+        if name not in distributions:
+            yield f"its distributions lack {name}, which every run has"
+    loaded = any(one["loaded"] for one in distributions.values())
+    if not loaded and any(
+        _has_passed(rule) for rule in document["rules"] if rule["level"] != "L0"
+    ):
+        yield "it names no file that was loaded, and a device's process loads core's own"
+    for key, name in (("suite", SUITE), ("core", CORE)):
+        one = distributions.get(name, {})
+        if one and document.get(key, {}).get("files_sha256") != one.get("files_sha256"):
+            yield f"its {key} and its distribution {name} have different files"
+    grade = "development" if document["changed"] or tested["editable"] else "release"
+    if document["grade"] != grade:
+        yield (f"its grade is {document['grade']}, and what it says of its files makes it {grade}")
+
+
+def _has_passed(rule: Mapping[str, Any]) -> bool:
+    return any(case["outcome"] == claims.PASS for case in rule["cases"])
 
 
 def _claim_faults(document: Mapping[str, Any]) -> Iterator[str]:
@@ -129,6 +187,7 @@ def _claim_faults(document: Mapping[str, Any]) -> Iterator[str]:
         "badge": claims.badge(document),
     }
     if document["suite"]["files_sha256"] == suite_digest():
+        yield from section_faults(document)
         # Prose: another release of the suite words it in its own way.
         derived["headline"] = claims.headline(document)
     for key, value in derived.items():
@@ -138,7 +197,14 @@ def _claim_faults(document: Mapping[str, Any]) -> Iterator[str]:
         yield "its adapter was editable, and its grade is not development"
 
 
-def _first(what: str, found: Any) -> list[str]:
+def _version(document: Mapping[str, Any]) -> tuple[int, int]:
+    found = schema_version(document["schema"], SCHEMA)
+    assert found is not None  # `load` has looked
+    return found
+
+
+def first(what: str, found: Iterable[str]) -> list[str]:
+    """One sentence of the first few of what was found; none where nothing was."""
     items = list(found)
     if not items:
         return []

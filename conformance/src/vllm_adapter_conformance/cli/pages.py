@@ -18,6 +18,7 @@ TITLES: Final = {
     "L2": "the operators",
     "L3": "whole models of transformers",
     "L4": "real vLLM on the adapter, against plain vLLM",
+    "L5": "speed as a share of the device's own roofline, and a long load",
 }
 _INTRODUCTION: Final = """\
 # Conformance rules

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
     from vllm_adapter.engine.device_process.held import HeldDevice
 
@@ -51,12 +49,20 @@ def allocated_by_process() -> dict[str, int]:
     """
     gc.collect()
     found = {"Python objects": sys.getallocatedblocks()}
-    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if ask is not None:
-        ask.restype = _MallInfo
-        info = ask()
-        found["bytes of malloc"] = int(info.uordblks) + int(info.hblkhd)
+    held = malloc_bytes()
+    if held is not None:
+        found["bytes of malloc"] = held
     return found
+
+
+def malloc_bytes() -> int | None:
+    """What is allocated of the C library's malloc and not freed; None: it does not tell."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:
+        return None
+    ask.restype = _MallInfo
+    info = ask()
+    return int(info.uordblks) + int(info.hblkhd)
 
 
 def usage_around(
@@ -131,6 +137,7 @@ def _allocated(device: HeldDevice) -> dict[str, int]:
 
 def _usage(device: HeldDevice) -> dict[str, int]:
     """What is held now, by every measure that this machine and device have."""
+    import torch
     from torch._subclasses.fake_tensor import FakeTensor
 
     gc.collect()
@@ -147,3 +154,15 @@ def _usage(device: HeldDevice) -> dict[str, int]:
 def _on_the_device(device: HeldDevice) -> dict[str, int]:
     stats = device.runtime.memory_stats(device.index)
     return {"bytes on the device": stats.allocated_bytes} if stats.source == "framework" else {}
+
+
+def held_at_rest(device: HeldDevice) -> dict[str, int]:
+    """Bytes and objects that the process and the device hold now.
+
+    Not every C library and runtime counts all of them.
+    """
+    found = allocated_by_process() | {"bytes of the process": held_by_process()}
+    stats = device.runtime.memory_stats(device.index)
+    if stats.source != "allocations":  # which counts no tensors
+        found["bytes on the device"] = stats.allocated_bytes
+    return found

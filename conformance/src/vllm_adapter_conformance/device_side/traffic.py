@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vllm_adapter.engine.ops.bind import Binding
 from vllm_adapter.engine.ops.plans import PLANS
 from vllm_adapter.engine.ops.providers import load
+from vllm_adapter.engine.ops.step import phase_of
 
-from .calls import ReadyCall
+from .calls import PlainCall, ReadyCall
 
 if TYPE_CHECKING:
     from vllm_adapter.engine.device_process.held import HeldDevice
+    from vllm_adapter.engine.ops.bind import Binding
 
 _SIZE_AT: Final = {"copy_to_host": 4, "copy_to_device": 4}
 """Where the C ABI's copies have their bytes."""
@@ -74,22 +75,24 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's
             self._traffic.to_device += source.nbytes
 
 
-def traffic_of(device: HeldDevice, *, call: Any) -> dict[str, int]:
+def traffic_of(device: HeldDevice, *, call: PlainCall) -> dict[str, int]:
     """Bytes of one call, after another one that may settle what is kept for good."""
-    ready = ReadyCall.on(device, call)
+    ready = ReadyCall(device, call)
     run, args = _kernel(ready.binding, ready.args, call)
     ready.reset()
     run(*args)
     ready.reset()
-    _wait(device)
+    device.synchronize()
     traffic = Traffic()
     with _counted(device, traffic), Meter(traffic):
         run(*args)
-        _wait(device)
+        device.synchronize()
     return {"to_host": traffic.to_host, "to_device": traffic.to_device}
 
 
-def _kernel(binding: Binding, args: Sequence[Any], call: Any) -> tuple[Callable[..., Any], Any]:
+def _kernel(
+    binding: Binding, args: Sequence[Any], call: PlainCall
+) -> tuple[Callable[..., Any], Any]:
     """The adapter's function itself, where the overload would hide from torch what it does."""
     step = call["step"]
     phase = None if step is None else _phase(binding, step)
@@ -103,19 +106,13 @@ def _kernel(binding: Binding, args: Sequence[Any], call: Any) -> tuple[Callable[
     return kernel, args
 
 
-def _own(call: Any) -> str:
+def _own(call: PlainCall) -> str:
     """What an entry's pointer begins with, if it is the operator's own and no other's part."""
     return f"/operators/{call['op']}"
 
 
 def _phase(binding: Binding, step: Any) -> Any:
-    from vllm_adapter.engine.ops.step import phase_of
-
     return phase_of(tuple(step["query_lens"]), tuple(step["context_lens"]))
-
-
-def _wait(device: HeldDevice) -> None:
-    device.runtime.synchronize_stream(device.opened.record.index)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vllm_adapter.cli.output import clean
+from vllm_adapter_conformance.judge.grouping import FailureGroup
 from vllm_adapter_conformance.judge.outcome import BLOCKED, Result
 
 
@@ -19,3 +20,16 @@ def failure_lines(result: Result) -> list[str]:
         lines.append(f"  waived    {result.waiver['issue']} until {result.waiver['expires']}")
     lines.append(f"  page      vllm-adapter explain {rule}")
     return [clean(line) for line in lines]  # a kernel's own words may hold escape codes
+
+
+def group_lines(group: FailureGroup) -> list[str]:
+    """The lines of failures of one cause: those of the first, and which others are alike."""
+    first, *rest = failure_lines(group.first)
+    if not group.others:
+        return [first, *rest]
+    cases = "case" if group.others == 1 else "cases"
+    head = f"{first}, and {group.others} more {cases} of the same cause"
+    alike = [
+        clean(f"  {'alike' if not i else '':<10}{line}") for i, line in enumerate(group.cases())
+    ]
+    return [head, *rest[:-1], *alike, rest[-1]]

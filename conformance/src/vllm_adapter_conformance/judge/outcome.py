@@ -7,7 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from vllm_adapter_conformance.base.rule import Counters, Failure, Observation, Rule
+from vllm_adapter_conformance.base.rule import (
+    Counters,
+    Failure,
+    Figures,
+    Observation,
+    Rule,
+)
 from vllm_adapter_conformance.judge.journal import Event, of
 from vllm_adapter_conformance.judge.waivers import Waiver, find
 from vllm_adapter_conformance.plan.suite import SuiteItem, SuitePlan
@@ -36,6 +42,9 @@ class Result:
     waiver: Mapping[str, Any] | None = None
     counters: Counters | None = None
     facts: Mapping[str, Any] | None = None
+    figures: Figures | None = None
+    cause: str = ""
+    """One word for what wrong values look like."""
 
     def to_json(self) -> dict[str, Any]:
         """As the journal's event `end` holds it."""
@@ -77,6 +86,7 @@ def passed(
         note=seen.note,
         counters=seen.counters,
         facts=seen.facts,
+        figures=seen.figures,
     )
 
 
@@ -96,6 +106,8 @@ def failed(
         expected=failure.expected,
         seen=failure.seen,
         detail=failure.detail,
+        figures=failure.figures,
+        cause=failure.cause,
     )
     if waiver is None:
         return result

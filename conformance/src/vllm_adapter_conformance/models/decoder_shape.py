@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.decision import Reject
@@ -43,6 +43,13 @@ class DecoderShape:
         """Facts of a projection."""
         sizes = {"in_features": width, "out_features": out, "bias": False}
         return {"dtype": self.dtype, **sizes}
+
+    def plain(self) -> dict[str, Any]:
+        """Sizes and needs as plain data, for what makes such a decoder on the device."""
+        needs = {op: dict(facts) for op, facts in self.needs() if op != "linear"}
+        sizes = {"head_size": self.head_size, "block_size": self.block_size}
+        heads = {"heads": self.heads, "kv_heads": KV_HEADS}
+        return {"dtype": self.dtype, **sizes, **heads, "needs": needs}
 
     def needs(self) -> Iterator[tuple[str, Facts]]:
         """Every operator's case in such a layer; linear has several."""

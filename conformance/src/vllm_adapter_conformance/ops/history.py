@@ -14,7 +14,7 @@ from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.ops import runs
 from vllm_adapter_conformance.ops.cases import Facts
 from vllm_adapter_conformance.ops.draw import CONTENTS
-from vllm_adapter_conformance.ops.runs import DeviceCall, Outcome
+from vllm_adapter_conformance.ops.runs import CallOutcome, DeviceCall
 from vllm_adapter_conformance.ops.trials import TRIALS
 
 
@@ -72,7 +72,7 @@ class History:
         sample = TRIALS[self.op].draw(self.facts, choice, seed, contents)
         return runs.bound_call(self.bench, self.binding, self.op, sample)
 
-    def _judged(self, call: DeviceCall, when: str, *, ready: bool = False) -> Outcome:
+    def _judged(self, call: DeviceCall, when: str, *, ready: bool = False) -> CallOutcome:
         """What a call gave, judged."""
         if not ready:
             runs.make_ready(self.bench, self.binding, call)
@@ -87,11 +87,12 @@ class History:
                 failure.seen,
                 share=failure.share,
                 detail=failure.detail,
+                cause=failure.cause,
             ) from failure
         self.worst = max(self.worst, share)
         return outcome
 
-    def _kept(self, call: DeviceCall, held: Outcome) -> None:
+    def _kept(self, call: DeviceCall, held: CallOutcome) -> None:
         """Results are still what they were when they were read."""
         now = self.bench.ask("read", results=held.kept.number)
         if not runs.same_results(held.results, now):
@@ -101,7 +102,7 @@ class History:
                 detail=self._where(call),
             )
 
-    def _equal(self, call: DeviceCall, before: Outcome, after: Outcome) -> None:
+    def _equal(self, call: DeviceCall, before: CallOutcome, after: CallOutcome) -> None:
         """An equal call gives equal bits, unless the descriptor says otherwise."""
         capability = self.bench.target.capability
         if capability is not None and capability.numerics.deterministic is False:

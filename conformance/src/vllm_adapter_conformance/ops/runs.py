@@ -23,7 +23,8 @@ from vllm_adapter_conformance.base.bench import Bench, BoundOperator, Kept
 from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.device_side.calls import WEIGHTS
 from vllm_adapter_conformance.ops.cases import Facts
-from vllm_adapter_conformance.ops.tolerance import ToleranceResult, compare
+from vllm_adapter_conformance.ops.pattern import AXES, Pattern, describe
+from vllm_adapter_conformance.ops.tolerance import ToleranceResult, budget_of, compare
 from vllm_adapter_conformance.ops.trial import Expected, Sample
 from vllm_adapter_conformance.ops.trials import TRIALS
 
@@ -61,7 +62,7 @@ class DeviceCall:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallOutcome:
     """What a call gave: its results, the arguments that it wrote, all memory behind them.
 
     `kept` are the results where they are.
@@ -183,7 +184,7 @@ def bind_declared(bench: Bench, op: str, facts: Facts) -> BoundOperator:
 
 def run(
     bench: Bench, call: DeviceCall, function: Kept, facts: Facts, *, thread: bool = False
-) -> Outcome:
+) -> CallOutcome:
     """Runs a call; a binding or a function of the device's process. `thread`: in a new thread.
 
     Raises:
@@ -193,16 +194,18 @@ def run(
         return run_raw(bench, call, function, thread=thread)
 
 
-def run_raw(bench: Bench, call: DeviceCall, function: Kept, *, thread: bool = False) -> Outcome:
+def run_raw(
+    bench: Bench, call: DeviceCall, function: Kept, *, thread: bool = False
+) -> CallOutcome:
     """As `run`; an error is raised as it was there."""
     seen = bench.ask("run", call=call.placed.number, function=function.number, thread=thread)
     return outcome_of(bench, seen)
 
 
-def outcome_of(bench: Bench, seen: Mapping[str, Any]) -> Outcome:
+def outcome_of(bench: Bench, seen: Mapping[str, Any]) -> CallOutcome:
     """What `HeldDevice.do_run` gave for one run."""
     (ran,) = seen["runs"]
-    return Outcome(ran["results"], ran["written"], seen["bases"], bench.kept(seen["number"]))
+    return CallOutcome(ran["results"], ran["written"], seen["bases"], bench.kept(seen["number"]))
 
 
 @contextmanager
@@ -220,7 +223,7 @@ def error_text(error: Exception) -> str:
     return f"{name}: {error}"
 
 
-def repeated(bench: Bench, call: DeviceCall, function: Kept, times: int) -> Iterator[Outcome]:
+def repeated(bench: Bench, call: DeviceCall, function: Kept, times: int) -> Iterator[CallOutcome]:
     """Runs a call so many times from equal arguments; memory beside those is not looked at.
 
     Errors as they were raised there.
@@ -238,7 +241,7 @@ def repeated(bench: Bench, call: DeviceCall, function: Kept, times: int) -> Iter
         if len(seen["runs"]) != min(times, at_once):
             raise Failure(f"{min(times, at_once)} runs", f"{len(seen['runs'])}")
         for ran in seen["runs"]:
-            yield Outcome(ran["results"], ran["written"], [], kept)
+            yield CallOutcome(ran["results"], ran["written"], [], kept)
         times -= at_once
 
 
@@ -256,7 +259,7 @@ def judge(
     return judge_outcome(bench, call, run(bench, call, function, facts, thread=thread), facts)
 
 
-def judge_outcome(bench: Bench, call: DeviceCall, outcome: Outcome, facts: Facts) -> float:
+def judge_outcome(bench: Bench, call: DeviceCall, outcome: CallOutcome, facts: Facts) -> float:
     """As `judge`, of a call that has run."""
     worst = judge_results(bench, call, outcome, facts)
     places = views(call.args, call.bases)
@@ -279,7 +282,7 @@ def judge_outcome(bench: Bench, call: DeviceCall, outcome: Outcome, facts: Facts
     return worst
 
 
-def judge_results(bench: Bench, call: DeviceCall, outcome: Outcome, facts: Facts) -> float:
+def judge_results(bench: Bench, call: DeviceCall, outcome: CallOutcome, facts: Facts) -> float:
     """Compares results, then mutated arguments; as `judge`."""
     wanted = expected(call)
     found = [*outcome.results, *({"tensor": tensor} for tensor in outcome.written)]
@@ -289,14 +292,23 @@ def judge_results(bench: Bench, call: DeviceCall, outcome: Outcome, facts: Facts
         count = len(wanted) - len(call.mutated)
         raise _failure(bench, call, facts, f"{count} results", f"{len(outcome.results)} results")
     worst = 0.0
-    for name, got, want in zip(names, found, wanted, strict=True):
+    terms = call.sample.terms or TRIALS[call.spec.name].terms(facts)
+    held: list[torch.Tensor | None] = [*[None] * len(outcome.results), *call.mutated]
+    for name, got, want, before in zip(names, found, wanted, held, strict=True):
         tensor = _checked(bench, call, facts, name, got, want)
-        seen = compare(tensor, want, call.sample.terms or TRIALS[call.spec.name].terms(facts))
+        seen = compare(tensor, want, terms)
         worst = max(worst, seen.share)
         if seen.share > 1:
-            raise _failure(
-                bench, call, facts, f"{name} within its error budget", _worst(seen), seen.share
+            pattern = describe(
+                tensor,
+                want.value,
+                budget_of(tensor.dtype, want, terms),
+                axes=AXES.get(call.spec.name, ()),
+                before=before,
+                scale=want.magnitude,
             )
+            sentence = f"{name} within its error budget"
+            raise _failure(bench, call, facts, sentence, _worst(seen), seen.share, pattern)
     return worst
 
 
@@ -342,7 +354,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(_bytes(one), _bytes(other))
 
 
-def same_outcome(one: Outcome, other: Outcome) -> bool:
+def same_outcome(one: CallOutcome, other: CallOutcome) -> bool:
     """Whether two calls gave and wrote the same bytes in place."""
     written = one.written, other.written
     same = len(written[0]) == len(written[1]) and all(map(same_bits, *written))
@@ -400,10 +412,19 @@ def _worst(seen: ToleranceResult) -> str:
 
 
 def _failure(
-    bench: Bench, call: DeviceCall, facts: Facts, want: str, seen: str, share: float | None = None
+    bench: Bench,
+    call: DeviceCall,
+    facts: Facts,
+    want: str,
+    seen: str,
+    share: float | None = None,
+    pattern: Pattern | None = None,
 ) -> Failure:
     detail = f"sample {call.sample.name!r}; {_where(facts, bench)}"
-    return Failure(f"{call.spec.name}: {want}", seen, share=share, detail=detail)
+    expected, cause = f"{call.spec.name}: {want}", ""
+    if pattern is not None:
+        detail, cause = f"pattern   {'; '.join(pattern.sentences)}\n{detail}", pattern.cause
+    return Failure(expected, seen, share=share, detail=detail, cause=cause)
 
 
 def _where(facts: Facts, bench: Bench) -> str:

@@ -52,7 +52,7 @@ def compare(got: torch.Tensor, want: Expected, terms: int) -> ToleranceResult:
     if same.all():
         first = float(wide.flatten()[0])
         return ToleranceResult(0.0, (0,) * wide.ndim, first, first)
-    share = torch.where(same, 0.0, (wide - value).abs() / _budget(result.dtype, want, terms))
+    share = torch.where(same, 0.0, (wide - value).abs() / budget_of(result.dtype, want, terms))
     share = share.nan_to_num(nan=math.inf, posinf=math.inf)
     worst = int(share.argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), share.shape))
@@ -64,7 +64,8 @@ def compare(got: torch.Tensor, want: Expected, terms: int) -> ToleranceResult:
     )
 
 
-def _budget(dtype: torch.dtype, want: Expected, terms: int) -> torch.Tensor:
+def budget_of(dtype: torch.dtype, want: Expected, terms: int) -> torch.Tensor:
+    """How far each element of a result in `dtype` may be from its reference: float64 [...]."""
     info, accumulate = torch.finfo(dtype), torch.finfo(torch.float32).eps
     rounding = info.eps * (want.value.abs() + want.magnitude)
     summing = accumulate * math.sqrt(terms) * want.magnitude * want.amplification

@@ -45,12 +45,12 @@ def hash_of(seed: object) -> int:
 
 def beside(draw: random.Random, power: int) -> int:
     """2^power, one less or one more."""
-    return (1 << power) + draw.choice((-1, 0, 1))
+    return int(2**power) + draw.choice((-1, 0, 1))
 
 
 def between(draw: random.Random, low: int, high: int) -> int:
     """A size of [low, high], its logarithm evenly drawn."""
-    return min(high, max(low, round(low * (high / low) ** draw.random())))
+    return int(min(high, max(low, round(low * (high / low) ** draw.random()))))
 
 
 def _bytes(draw: random.Random) -> list[int]:

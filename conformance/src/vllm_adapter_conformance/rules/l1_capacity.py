@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from vllm_adapter.errors import OutOfMemory
@@ -18,9 +17,18 @@ from vllm_adapter_conformance.base.rule import (
     rule,
 )
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.device_side import looks
+from vllm_adapter_conformance.device_side.capacity import (
+    ASKED,
+    capacities_asked,
+    exhausted,
+    falls_and_rises,
+    system_free,
+    told_and_true,
+    too_large,
+)
 from vllm_adapter_conformance.rules._drawn import MIB, content
-from vllm_adapter_conformance.rules._memory import (
+from vllm_adapter_conformance.rules._expect import (
     descriptor,
     expect_bytes,
     expect_refused,
@@ -29,7 +37,6 @@ from vllm_adapter_conformance.rules._memory import (
 )
 
 HUGE: Final = 1 << 62
-ASKED: Final = 5
 PIECES, PIECE = 3, 24 * MIB
 ROUNDS: Final = 5
 WRITTEN: Final = 256 * MIB
@@ -37,21 +44,13 @@ NEAR: Final = 384 * MIB
 """How far the host's free memory may be from what the system says at another moment."""
 STIRRED: Final = 48 * MIB
 """A change of the system's figure that must be seen."""
-TRIES: Final = 8
 LEAST: Final = 0.9
 """The share of what is said to be free that allocations can have in all."""
 SMALLEST: Final = MIB
-MOST_PIECES: Final = 4096
-MARK: Final = 64
 _POOL: Final = (
     "A runtime that keeps freed memory in a pool says so: MemoryCapacity.pooled_bytes is what the "
     "pool holds. A C library whose pool cannot tell declares its steps in memory.free_step_bytes."
 )
-
-
-def capacities(bench: Bench, *, device: int, times: int) -> list[dict[str, Any]]:
-    """The figures, asked several times."""
-    return [looks.capacity(bench, device=device) for _ in range(times)]
 
 
 @rule(
@@ -66,7 +65,7 @@ def capacities(bench: Bench, *, device: int, times: int) -> list[dict[str, Any]]
 )
 def check_capacity(bench: Bench, case: Case) -> Observation:
     """Asks for bytes in all and free, several times."""
-    tried = bench.observe(_asked, device=index(bench))
+    tried = bench.observe(capacities_asked, device=index(bench))
     if "kinds" in tried:
         raise Failure("query_memory_capacity to answer", f"{tried['kinds'][0]}: {tried['said']}")
     found = tried["found"]
@@ -83,12 +82,6 @@ def check_capacity(bench: Bench, case: Case) -> Observation:
             f"unified to be {declared}, as the descriptor says", str(found[0]["unified"])
         )
     return Observation(note=_text(found[-1]))
-
-
-def _asked(bench: Bench, *, device: int) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
-    tried = looks.attempt(lambda: found.extend(capacities(bench, device=device, times=ASKED)))
-    return tried | {"found": found}
 
 
 def _text(seen: Mapping[str, Any]) -> str:
@@ -116,60 +109,6 @@ def _frees(target: Target) -> Iterator[Case | NotDeclaredCase]:
         yield Case("another device")
     else:
         yield NotDeclaredCase("another device", "/devices", "there is one device only")
-
-
-def falls_and_rises(
-    bench: Bench, *, device: int, watched: int, pieces: int, size: int, rounds: int
-) -> list[dict[str, int]]:
-    """What free and pooled bytes of `device` fall by and rise by, and those of `watched`."""
-
-    def available(number: int) -> int:
-        found = looks.capacity(bench, device=number)
-        return int(found["free"]) + int(found["pooled"])
-
-    runtime, seen = bench.runtime, []
-    for _ in range(rounds):
-        before, beside = available(device), available(watched)
-        held = [runtime.allocate_memory(size, device) for _ in range(pieces)]
-        for memory in held:
-            looks.put(bench, memory, b"\1")
-        during, beside_during = available(device), available(watched)
-        for memory in held:
-            memory.free()
-        del held, memory
-        runtime.synchronize_stream(device)
-        after = available(device)
-        seen.append(
-            {
-                "fall": before - during,
-                "rise": after - during,
-                "beside": beside - beside_during,
-            }
-        )
-    return seen
-
-
-def told_and_true(bench: Bench, *, device: int, written: int) -> list[list[int]]:
-    """(free as the runtime says, free as this system says), some times while memory is written."""
-    seen, held = [], []
-    for _ in range(TRIES):
-        seen.append([looks.capacity(bench, device=device)["free"], _system_free()])
-        memory = bench.runtime.allocate_memory(written // TRIES, device)
-        looks.fill(bench, memory, 1)
-        held.append(memory)
-    for memory in held:
-        memory.free()
-    return seen
-
-
-def _system_free() -> int:
-    """MemAvailable of Linux, in bytes; -1 where it cannot be read."""
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-    except OSError:
-        return -1
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else -1
 
 
 @rule(
@@ -247,26 +186,6 @@ def _judge_host(bench: Bench, device: int) -> Observation:
     return Observation(note=f"{off} bytes from what the system says")
 
 
-def too_large(bench: Bench, *, device: int, size: int | None, data: bytes) -> dict[str, Any]:
-    """Asks for too much (None: one byte more than the total), then uses the device."""
-    runtime = bench.runtime
-    size = runtime.query_memory_capacity(device).total_bytes + 1 if size is None else size
-    before = runtime.memory_stats(device)
-    tried = looks.attempt(lambda: runtime.allocate_memory(size, device))
-    after = runtime.memory_stats(device)
-    memory = runtime.allocate_memory(len(data), device)
-    looks.put(bench, memory, data)
-    back = looks.get(bench, memory)
-    memory.free()
-    return {
-        "size": size,
-        "tried": tried,
-        "before": [before.allocated_bytes, before.live_allocations],
-        "after": [after.allocated_bytes, after.live_allocations],
-        "back": back,
-    }
-
-
 def _too_large(target: Target) -> Iterator[Case]:
     yield Case("total + 1 bytes", {"size": None})
     yield Case("2^62 bytes", {"size": HUGE})
@@ -301,78 +220,6 @@ def _exhaustions(target: Target) -> Iterator[Case | NotDeclaredCase]:
         yield Case("to the end")
 
 
-def exhausted(bench: Bench, *, device: int, sizes: Sequence[int]) -> dict[str, Any]:
-    """Allocates pieces of falling sizes until none is given, gives all back, and takes a quarter.
-
-    Each piece is marked at both ends; what the marks read at the end is seen.
-    """
-    runtime = bench.runtime
-    before = looks.capacity(bench, device=device)
-    stats = runtime.memory_stats(device)
-    held: list[Any] = []
-    refused: dict[str, Any] = {}
-    for size in sizes:
-        while len(held) < MOST_PIECES:
-            refused = looks.attempt(_take, bench, device, size, held)
-            if "kinds" in refused:
-                break
-        if "OutOfMemory" not in refused.get("kinds", ()):
-            break
-    full = looks.capacity(bench, device=device)
-    wrong = [
-        number
-        for number, memory in enumerate(held)
-        for at in (0, memory.size - MARK)
-        if looks.get(bench, memory, MARK, at) != number.to_bytes(MARK, "little")
-    ]
-    taken, count = sum(memory.size for memory in held), len(held)
-    while held:
-        held.pop().free()
-    after = runtime.memory_stats(device)
-    part = max(MARK, (before["free"] + before["pooled"]) // 4)
-    again = looks.attempt(lambda: _marked(bench, device, part))
-    empty_cache(bench)
-    return {
-        "before": before,
-        "full": full,
-        "taken": taken,
-        "count": count,
-        "refused": refused,
-        "wrong": wrong,
-        "stats": [[figure.allocated_bytes, figure.live_allocations] for figure in (stats, after)],
-        "part": part,
-        "again": again,
-        "after": looks.capacity(bench, device=device),
-    }
-
-
-def _take(bench: Bench, device: int, size: int, held: list[Any]) -> None:
-    """Allocates one piece more, and marks both its ends with its number."""
-    memory, mark = bench.runtime.allocate_memory(size, device), len(held).to_bytes(MARK, "little")
-    held.append(memory)
-    looks.put(bench, memory, mark)
-    looks.put(bench, memory, mark, size - MARK)
-
-
-def _marked(bench: Bench, device: int, size: int) -> bool:
-    """Whether a piece of memory holds a mark at its end; it is given back."""
-    memory = bench.runtime.allocate_memory(size, device)
-    try:
-        looks.put(bench, memory, b"\7" * MARK, size - MARK)
-        return looks.get(bench, memory, MARK, size - MARK) == b"\7" * MARK
-    finally:
-        memory.free()
-
-
-def empty_cache(bench: Bench) -> None:
-    """Gives torch's own pool back, where it has one: other processes need the memory, too."""
-    import torch
-
-    empty = getattr(getattr(torch, bench.device.type, None), "empty_cache", None)
-    if empty is not None:
-        empty()
-
-
 @rule(
     "L1.memory.exhaust",
     summary="allocations can have what is said to be free, the end is OutOfMemory, and all of it "
@@ -390,7 +237,7 @@ def check_exhaust(bench: Bench, case: Case) -> Observation:
     free = bench.observe(looks.capacity, device=device)
     available = free["free"] + free["pooled"]
     stands_in = bench.target.emulated or bench.target.emulator is not None
-    if stands_in and _system_free() < 2 * available:
+    if stands_in and system_free() < 2 * available:
         return Observation(note="not visited: an emulated device's memory is this host's")
     sizes, size = [], max(available // 16, SMALLEST)
     while size >= SMALLEST:

@@ -10,9 +10,9 @@ from vllm_adapter.hostfacts import live
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.device_side import looks
 from vllm_adapter_conformance.rules._drawn import MIB, PAGE, SIZES, between, chance, content
-from vllm_adapter_conformance.rules._memory import expect_bytes, index
+from vllm_adapter_conformance.rules._expect import expect_bytes, index
 
 SMALL_BUDGET: Final = 5.0
 """Seconds below which no copy above 64 MiB is drawn."""

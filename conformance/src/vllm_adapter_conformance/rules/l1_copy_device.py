@@ -9,9 +9,10 @@ from typing import Any
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, NotDeclaredCase, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.device_side import looks
+from vllm_adapter_conformance.device_side.copy_device import moved
 from vllm_adapter_conformance.rules._drawn import MIB, PAGE, beside, between, chance, content
-from vllm_adapter_conformance.rules._memory import expect_bytes, index
+from vllm_adapter_conformance.rules._expect import expect_bytes, index
 
 Place = tuple[int, int, int]
 """(bytes, offset in the source, offset in the target)."""
@@ -27,25 +28,6 @@ def _places(draw: random.Random) -> list[Place]:
         between(draw, 2 * MIB, 8 * MIB),
     ]
     return [(size, draw.choice((0, 1, 63, 511)), draw.choice((0, 2, 65, 513))) for size in sizes]
-
-
-def moved(
-    bench: Bench, *, source: int, target: int, data: bytes, from_offset: int, to_offset: int
-) -> dict[str, bytes]:
-    """Copies part of one device's memory into another's, or the same one's, by torch."""
-    runtime, size = bench.runtime, len(data)
-    held = runtime.allocate_memory(from_offset + size + looks.GUARD, source)
-    given = runtime.allocate_memory(to_offset + size + looks.GUARD, target)
-    try:
-        looks.fill(bench, held)
-        looks.put(bench, held, data, from_offset)
-        looks.fill(bench, given)
-        given.bytes_at(to_offset, size).copy_(held.bytes_at(from_offset, size))
-        runtime.synchronize_stream(target)
-        return {"target": looks.get(bench, given), "source": looks.get(bench, held)}
-    finally:
-        held.free()
-        given.free()
 
 
 def _judge(seen: dict[str, bytes], data: bytes, place: Place, what: str) -> None:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.device_side.copy_history import (
+    at_a_time,
+    detached,
+    in_turn,
+    many,
+    on_stream,
+)
 from vllm_adapter_conformance.rules._drawn import MIB, PAGE, between, chance, content
-from vllm_adapter_conformance.rules._memory import expect_bytes, index
-from vllm_adapter_conformance.rules._torch_streams import has_streams
+from vllm_adapter_conformance.rules._expect import expect_bytes, index
+from vllm_adapter_conformance.rules._streams import has_streams
 
 MANY: Final = 1500
 STREAM_STEPS: Final = 8
 THREADS: Final = 3
 ROUNDS: Final = 12
-_KEPT: Final[list[object]] = []
-"""Buffers that a device may still write into, since its wait did not wait."""
 
 
 def _detached(target: Target) -> Iterator[Case]:
@@ -27,26 +30,6 @@ def _detached(target: Target) -> Iterator[Case]:
     yield Case("4097 bytes", {"sizes": [4097]})
     sizes = [between(draw, 1 << 16, 1 << 20), between(draw, MIB, 4 * MIB), 8 * MIB + 1]
     yield Case("drawn", {"sizes": sizes})
-
-
-def detached(bench: Bench, *, device: int, first: bytes, second: bytes) -> dict[str, bytes]:
-    """What both sides hold when the other one is overwritten as soon as a copy has returned."""
-    runtime, host = bench.runtime, bytearray(first)
-    memory = runtime.allocate_memory(len(first), device)
-    runtime.copy_host_to_device(memory, memoryview(host))
-    host[:] = second
-    kept = looks.get(bench, memory)
-    put = bytearray(first)
-    looks.put(bench, memory, bytes(put))
-    back = bytearray([looks.HOST_POISON]) * len(first)
-    runtime.copy_device_to_host(memory, memoryview(back))
-    at_once = bytes(back)
-    looks.put(bench, memory, second)
-    later = bytes(back)
-    if at_once != later:
-        _KEPT.append(back)
-    memory.free()
-    return {"device": kept, "at once": at_once, "later": later}
 
 
 @rule(
@@ -68,22 +51,6 @@ def check_detached(bench: Bench, case: Case) -> None:
         expect_bytes(seen["device"], data, f"{what} on the device after the host's buffer changed")
         expect_bytes(seen["at once"], data, f"{what} on the host when the copy has returned")
         expect_bytes(seen["later"], data, f"{what} on the host after the device changed")
-
-
-def in_turn(bench: Bench, *, device: int, contents: Sequence[bytes]) -> list[bytes]:
-    """What one piece of memory, and one buffer of the host, hold after each of several copies."""
-    runtime, size = bench.runtime, len(contents[0])
-    memory, back = runtime.allocate_memory(size, device), bytearray(size)
-    try:
-        seen = []
-        for data in contents:
-            looks.put(bench, memory, data)
-            runtime.copy_device_to_host(memory, memoryview(back))
-            runtime.synchronize_stream(device)
-            seen.append(bytes(back))
-        return seen
-    finally:
-        memory.free()
 
 
 def _again(target: Target) -> Iterator[Case]:
@@ -116,26 +83,6 @@ def check_again(bench: Bench, case: Case) -> None:
         seen = bench.observe(in_turn, device=index(bench), contents=contents)
         for number, (got, want) in enumerate(zip(seen, contents, strict=True)):
             expect_bytes(got, want, f"copy {number + 1} of {size} bytes ({case.id})")
-
-
-def many(bench: Bench, *, device: int, pieces: Sequence[tuple[int, bytes]]) -> dict[str, Any]:
-    """Writes many pieces by a copy each, and reads them back by a copy each."""
-    runtime = bench.runtime
-    size = max(at + len(data) for at, data in pieces)
-    memory = runtime.allocate_memory(size, device)
-    try:
-        looks.fill(bench, memory)
-        for at, data in pieces:
-            runtime.copy_host_to_device(memory, memoryview(bytearray(data)), offset=at)
-        whole = looks.get(bench, memory)
-        back = bytearray([looks.HOST_POISON]) * size
-        for at, data in pieces:
-            view = memoryview(back)[at : at + len(data)]
-            runtime.copy_device_to_host(memory, view, offset=at)
-        runtime.synchronize_stream(device)
-        return {"memory": whole, "back": bytes(back)}
-    finally:
-        memory.free()
 
 
 def _many(target: Target) -> Iterator[Case]:
@@ -172,31 +119,6 @@ def _streams(target: Target) -> Iterator[Case | NotDeclaredCase]:
         yield NotDeclaredCase("own stream", "/identity/torch_type", "the CPU has no streams")
 
 
-def on_stream(
-    bench: Bench, *, device: int, own: bool, contents: Sequence[bytes]
-) -> dict[str, Any]:
-    """One place written and read in turns on a stream, with one wait at the end."""
-    runtime, size = bench.runtime, len(contents[0])
-    stream = runtime.create_stream(device) if own else None
-    sources, targets = [], []
-    for data in contents:
-        source, target = (runtime.allocate_pinned_memory(size).cast("B") for _ in range(2))
-        source[:], target[:] = data, bytes(size)
-        sources.append(source)
-        targets.append(target)
-    memory = runtime.allocate_memory(size, device)
-    for source, target in zip(sources, targets, strict=True):
-        runtime.copy_host_to_device(memory, source, stream=stream)
-        runtime.copy_device_to_host(memory, target, stream=stream)
-    runtime.synchronize_stream(device, stream)
-    seen = [bytes(target) for target in targets]
-    if seen != list(contents):
-        _KEPT.append((memory, sources, targets))
-    else:
-        memory.free()
-    return {"stream": None if stream is None else str(stream), "seen": seen}
-
-
 @rule(
     "L1.copy.stream",
     summary="copies on a stream keep their order, and are complete after it is waited for",
@@ -221,38 +143,6 @@ def check_stream(bench: Bench, case: Case) -> Observation:
 
 def _threads(target: Target) -> Iterator[Case]:
     yield Case(f"{THREADS} threads")
-
-
-def at_a_time(
-    bench: Bench, *, device: int, turns: Sequence[Sequence[tuple[int, bytes]]]
-) -> list[list[bytes]]:
-    """Each thread allocates, writes at an offset, reads all and frees, some times.
-
-    Seen is what each has read, by thread and turn.
-    """
-    errors: list[BaseException] = []
-    start = threading.Barrier(len(turns))
-    seen: list[list[bytes]] = [[] for _ in turns]
-
-    def work(number: int) -> None:
-        try:
-            start.wait()
-            for offset, data in turns[number]:
-                memory = bench.runtime.allocate_memory(offset + len(data), device)
-                looks.put(bench, memory, data, offset)
-                seen[number].append(looks.get(bench, memory, len(data), offset))
-                memory.free()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(turns))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return seen
 
 
 @rule(

@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from vllm_adapter.errors import DeviceError, OutOfBounds
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, once, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.device_side import looks
+from vllm_adapter_conformance.device_side.copy_refused import beyond, of_nothing, read_only
 from vllm_adapter_conformance.rules._drawn import chance, content
-from vllm_adapter_conformance.rules._memory import expect_bytes, expect_refused, index
+from vllm_adapter_conformance.rules._expect import expect_bytes, expect_refused, index
 
 WHOLE: Final = 8192
-
-
-def read_only(bench: Bench, *, device: int, data: bytes) -> dict[str, Any]:
-    """Copies from read-only bytes, and tries to copy into such."""
-    runtime, constant = bench.runtime, bytes(len(data))
-    memory = runtime.allocate_memory(len(data), device)
-    try:
-        looks.fill(bench, memory)
-        runtime.copy_host_to_device(memory, memoryview(data))
-        runtime.synchronize_stream(device)
-        return {
-            "memory": looks.get(bench, memory),
-            "into": looks.attempt(
-                lambda: runtime.copy_device_to_host(memory, memoryview(constant))
-            ),
-            "constant": bytes(bytearray(constant)),
-        }
-    finally:
-        memory.free()
 
 
 @rule(
@@ -72,26 +54,6 @@ def _out_of_bounds(target: Target) -> Iterator[Case]:
     yield Case("drawn", params)
 
 
-def beyond(bench: Bench, *, device: int, size: int, offset: int, length: int) -> dict[str, Any]:
-    """Tries copies that leave their memory, and then a right one."""
-    runtime, host = bench.runtime, bytearray(length)
-    memory = runtime.allocate_memory(size, device)
-    try:
-        looks.fill(bench, memory)
-        seen: dict[str, Any] = {}
-        view = memoryview(host)
-        seen["to"] = looks.attempt(
-            lambda: runtime.copy_host_to_device(memory, view, offset=offset)
-        )
-        seen["back"] = looks.attempt(
-            lambda: runtime.copy_device_to_host(memory, view, offset=offset)
-        )
-        runtime.synchronize_stream(device)
-        return {**seen, "memory": looks.get(bench, memory), "host": bytes(host)}
-    finally:
-        memory.free()
-
-
 @rule(
     "L1.copy.bounds",
     summary="a copy that would leave its allocation raises OutOfBounds and copies nothing",
@@ -111,21 +73,6 @@ def check_bounds(bench: Bench, case: Case) -> None:
     before = bytes([looks.DEVICE_POISON]) * given["size"]
     expect_bytes(seen["memory"], before, "the device's memory after the refusals")
     expect_bytes(seen["host"], bytes(given["length"]), "the host's memory after the refusals")
-
-
-def of_nothing(bench: Bench, *, device: int) -> bytes:
-    """The memory after copies of nothing to and from the start, the end, and an empty one."""
-    runtime, nothing = bench.runtime, memoryview(bytearray())
-    memory, empty = runtime.allocate_memory(64, device), runtime.allocate_memory(0, device)
-    try:
-        looks.fill(bench, memory)
-        for place, offset in ((memory, 0), (memory, 64), (empty, 0)):
-            runtime.copy_host_to_device(place, nothing, offset=offset)
-            runtime.copy_device_to_host(place, nothing, offset=offset)
-        return looks.get(bench, memory)
-    finally:
-        memory.free()
-        empty.free()
 
 
 @rule(

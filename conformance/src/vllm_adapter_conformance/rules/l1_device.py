@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from vllm_adapter.errors import DeviceError, NoSuchDevice
 from vllm_adapter_conformance.base.bench import Bench
@@ -16,22 +16,29 @@ from vllm_adapter_conformance.base.rule import (
     rule,
 )
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.device_side.device import (
+    TRIES,
+    capability_twice,
+    count,
+    live,
+    on_each,
+    on_no_device,
+    opened,
+    waited_on,
+)
 from vllm_adapter_conformance.rules._drawn import content
-from vllm_adapter_conformance.rules._memory import (
+from vllm_adapter_conformance.rules._expect import (
     descriptor,
     expect_bytes,
     expect_refused,
     index,
     torch_type,
 )
-from vllm_adapter_conformance.rules._torch_streams import Work, has_streams, timed_event
+from vllm_adapter_conformance.rules._streams import has_streams
 
 SHARES: Final = (0.85, 1.1)
 """What a device shows of its declared size: drivers and error correction take some, and a GB in a
 data sheet may be a GiB."""
-TRIES: Final = 6
-LONG: Final = 6
 
 
 @rule(
@@ -45,20 +52,6 @@ LONG: Final = 6
 def check_open(bench: Bench, case: Case) -> Observation:
     """Opens it; the time includes the first import of torch."""
     return Observation(note=bench.observe(opened))
-
-
-def opened(bench: Bench) -> str:
-    """The runtime's class, and where it is."""
-    return f"{type(bench.runtime).__name__} on {bench.device}"
-
-
-def count(bench: Bench) -> list[int]:
-    """The runtime's count of devices, before and after it was used."""
-    runtime = bench.runtime
-    first = runtime.get_device_count()
-    for device in range(first):
-        looks.attempt(runtime.allocate_memory, 64, device)
-    return [first, runtime.get_device_count()]
 
 
 @rule(
@@ -81,16 +74,6 @@ def check_count(bench: Bench, case: Case) -> Observation:
     return Observation(note=f"{len(probed)} device(s)")
 
 
-def capability_twice(bench: Bench, *, device: int) -> list[Any]:
-    """The capability id, asked twice; what is no pair of numbers as its text."""
-    found = []
-    for _ in range(2):
-        seen: Any = bench.runtime.get_device_capability(device)
-        is_pair = isinstance(seen, tuple) and len(seen) == 2 and all(type(n) is int for n in seen)
-        found.append(list(seen) if is_pair else None if seen is None else repr(seen))
-    return found
-
-
 @rule(
     "L1.device.capability",
     summary="the capability id is stable, and is the descriptor's",
@@ -109,36 +92,6 @@ def check_capability(bench: Bench, case: Case) -> Observation:
     if None not in (first, declared) and tuple(first) != tuple(declared or ()):
         raise Failure(f"the descriptor's capability id {declared}", str(first))
     return Observation(note=f"runtime {first}, descriptor {declared}")
-
-
-def live(bench: Bench, *, device: int) -> dict[str, Any]:
-    """What the device itself says: a C library, or torch's module of it. Unknown is left out."""
-    import torch
-
-    runtime: Any = bench.runtime
-    seen: dict[str, Any] = {"total": looks.capacity(bench, device=device)["total"]}
-    library = getattr(runtime, "library", None)
-    if library is not None:
-        told = library.device_info(device)
-        return seen | {
-            "name": told.name,
-            "arch": told.arch,
-            "alignment": told.alignment_bytes,
-            "unified": told.unified,
-            "subgroup": told.subgroup_size or None,
-            "size": told.total_bytes,
-        }
-    module = getattr(torch, bench.device.type)
-    name = getattr(module, "get_device_name", None)
-    properties = getattr(module, "get_device_properties", None)
-    if bench.device.type != "cpu" and name is not None:
-        seen["name"] = str(name(device))
-    if bench.device.type != "cpu" and properties is not None:
-        told = properties(device)
-        for key, attribute in (("size", "total_memory"), ("subgroup", "warp_size")):
-            value = getattr(told, attribute, None)
-            seen |= {} if value is None else {key: int(value)}
-    return seen
 
 
 def _live(target: Target) -> Iterator[Case | NotDeclaredCase]:
@@ -235,25 +188,6 @@ def _indices(target: Target) -> Iterator[Case]:
         yield Case(name)
 
 
-def on_no_device(bench: Bench, *, device: int) -> dict[str, dict[str, Any]]:
-    """How each use of an index that is no device ended."""
-    runtime = bench.runtime
-
-    def stats() -> object:
-        found = runtime.memory_stats(device)
-        return (found.allocated_bytes, found.live_allocations)
-
-    held = runtime.allocate_memory(4096, index(bench))
-    seen = {
-        "memory": looks.attempt(lambda: runtime.allocate_memory(64, device)),
-        "a wait": looks.attempt(lambda: runtime.synchronize_stream(device)),
-        "its free memory": looks.attempt(lambda: runtime.query_memory_capacity(device)),
-        "its figures": looks.attempt(stats),
-    }
-    held.free()
-    return seen
-
-
 @rule(
     "L1.device.index",
     summary="an index that is no device raises NoSuchDevice",
@@ -267,7 +201,7 @@ def check_index(bench: Bench, case: Case) -> None:
     devices = len(bench.target.record.devices)
     bad = {"count": devices, "255 and count": 256 + devices - 1}.get(case.id)
     bad = int(case.id) if bad is None else bad
-    seen = bench.observe(on_no_device, device=bad)
+    seen = bench.observe(on_no_device, own=index(bench), device=bad)
     for what in ("memory", "a wait"):
         expect_refused(seen[what], NoSuchDevice, f"{what} on device {bad}")
     expect_refused(seen["its free memory"], DeviceError, f"the free memory of device {bad}")
@@ -283,46 +217,6 @@ def _named(target: Target) -> Iterator[Case | NotDeclaredCase]:
             yield NotDeclaredCase(name, "/identity/torch_type", "the CPU has no streams")
         else:
             yield Case(name)
-
-
-def on_each(bench: Bench, *, contents: list[bytes]) -> list[dict[str, Any]]:
-    """Memory of every device, all held at a time, each with bytes of its own."""
-    runtime = bench.runtime
-    held = [runtime.allocate_memory(len(data), i) for i, data in enumerate(contents)]
-    try:
-        for memory, data in zip(held, contents, strict=True):
-            looks.put(bench, memory, data)
-        return [
-            {
-                "device": memory.device_id,
-                "torch": str(memory.storage.device),
-                "back": looks.get(bench, memory),
-                "figures": runtime.memory_stats(number).live_allocations,
-            }
-            for number, memory in enumerate(held)
-        ]
-    finally:
-        for memory in held:
-            memory.free()
-
-
-def waited_on(bench: Bench, *, device: int) -> list[bool]:
-    """Whether a mark behind long work of a device is reached after a wait for that device."""
-    import torch
-
-    runtime, seen = bench.runtime, []
-    module = getattr(torch, bench.device.type)
-    work = Work(bench, device)
-    for _ in range(TRIES):
-        stream = module.current_stream(f"{bench.device.type}:{device}")
-        event = timed_event(bench, device, stream)
-        work.queue(stream, LONG)
-        event.record(stream)
-        runtime.synchronize_stream(device)
-        seen.append(bool(event.query()))
-        event.synchronize()
-    work.free()
-    return seen
 
 
 @rule(

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.device_side.emulated import TRIES, fresh, late, with_fault
+from vllm_adapter_conformance.device_side.torch_streams import BULK
 from vllm_adapter_conformance.rules._drawn import content
-from vllm_adapter_conformance.rules._memory import index
-from vllm_adapter_conformance.rules._torch_streams import BULK, emptied, has_streams, pinned
+from vllm_adapter_conformance.rules._expect import index
+from vllm_adapter_conformance.rules._streams import has_streams
 
-TRIES: Final = 5
 FRESH: Final = 65536
-CHILD: Final = "vllm_adapter_conformance.rules._failing_child"
-CHILD_LIMIT_S: Final = 120.0
 FAULTS: Final = {
     "failed work": "corrupt@1+",
     "a lost device": "lost@1",
@@ -51,17 +45,6 @@ def _fresh(target: Target) -> Iterator[Case | NotDeclaredCase]:
         yield NotDeclaredCase("fresh memory", "/emulated", "on a real device it may hold anything")
 
 
-def fresh(bench: Bench, *, device: int, size: int) -> list[bytes]:
-    """Memory that nobody wrote, twice, the second time over memory that held zeros."""
-    seen = []
-    for _ in range(2):
-        memory = bench.runtime.allocate_memory(size, device)
-        seen.append(looks.get(bench, memory))
-        looks.fill(bench, memory, 0)
-        memory.free()
-    return seen
-
-
 @rule(
     "L1.emulated.fresh",
     summary="fresh memory of an emulated device is not zero",
@@ -90,23 +73,6 @@ def _late(target: Target) -> Iterator[Case | NotDeclaredCase]:
         yield NotDeclaredCase("copies on a stream", "/emulated", reason)
 
 
-def late(bench: Bench, *, device: int, data: bytes) -> list[bytes]:
-    """The end of a long copy's target, without a wait, in some tries; the last may be late."""
-    runtime, seen = bench.runtime, []
-    memory, stream = runtime.allocate_memory(len(data), device), runtime.create_stream(device)
-    source = pinned(bench, data)
-    for _ in range(TRIES):
-        back = emptied(bench, len(data))
-        runtime.copy_host_to_device(memory, source, stream=stream)
-        runtime.copy_device_to_host(memory, back, stream=stream)
-        seen.append(bytes(back[-64:]))
-        runtime.synchronize_stream(device, stream)
-        if seen[-1] != data[-64:]:
-            break
-    memory.free()
-    return seen
-
-
 @rule(
     "L1.emulated.late",
     summary="work on a stream of an emulated device is done later, so that a missing wait shows",
@@ -130,22 +96,6 @@ def _faults(target: Target) -> Iterator[Case | NotDeclaredCase]:
             yield Case(name)
         else:
             yield NotDeclaredCase(name, "/emulated", "nobody can break a real device on request")
-
-
-def with_fault(bench: Bench, *, device: int, fault: str) -> dict[str, Any]:
-    """What calls of the library answer in a fresh process in which a fault strikes."""
-    runtime: Any = bench.runtime
-    done = subprocess.run(
-        [sys.executable, "-m", CHILD, str(runtime.library.path), str(device)],
-        env=os.environ | {"SIM_FAULT": fault},
-        capture_output=True,
-        text=True,
-        timeout=CHILD_LIMIT_S,
-    )
-    if done.returncode:
-        return {"died": f"{done.returncode}: {done.stderr[-300:]}"}
-    seen: dict[str, Any] = json.loads(done.stdout)
-    return seen
 
 
 @rule(

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules import _looks as looks
-from vllm_adapter_conformance.rules._drawn import chance, content
-from vllm_adapter_conformance.rules._memory import expect_bytes, index
-from vllm_adapter_conformance.rules._torch_streams import (
-    Work,
-    emptied,
-    has_streams,
-    pinned,
-    timed_event,
+from vllm_adapter_conformance.device_side.event import (
+    PAUSE_S,
+    POLL_S,
+    TIMES,
+    TRIES,
+    asked,
+    ordered,
+    synchronized,
+    timed,
 )
-
-LONG: Final = 4
-"""Copies that take so long that a mark behind them is not reached at once."""
-TRIES: Final = 6
-"""A busy machine may keep this process away until the work is done: then it is tried again."""
-POLL_S: Final = 5.0
-PAUSE_S: Final = 0.04
-TIMED: Final = 4 << 20
-TIMES: Final = (1, 12)
-"""Copies between two marks, few and many."""
+from vllm_adapter_conformance.rules._drawn import chance, content
+from vllm_adapter_conformance.rules._expect import expect_bytes, index
+from vllm_adapter_conformance.rules._streams import has_streams
 
 
 def cases_of(*names: str) -> Any:
@@ -43,41 +35,6 @@ def cases_of(*names: str) -> Any:
                 yield NotDeclaredCase(name, "/identity/torch_type", "the CPU has no streams")
 
     return cases
-
-
-def asked(bench: Bench, *, device: int, data: bytes, again: bool) -> list[dict[str, Any]]:
-    """What an event behind long work and a copy to the host says, and what the host holds then.
-
-    It is asked at once, after a wait, and then another one in a loop. With `again` the event was
-    reached before and is set anew.
-    """
-    runtime, size, seen = bench.runtime, len(data), []
-    stream: Any = runtime.create_stream(device)
-    work, memory = Work(bench, device), runtime.allocate_memory(size, device)
-    looks.put(bench, memory, data)
-    for _ in range(TRIES):
-        event, other = (timed_event(bench, device, stream) for _ in range(2))
-        back = emptied(bench, size)
-        if again:
-            event.record(stream)
-            event.synchronize()
-        work.queue(stream, LONG)
-        runtime.copy_device_to_host(memory, back, stream=stream)
-        event.record(stream)
-        at_once = bool(event.query())
-        held = bytes(back)
-        event.synchronize()
-        after = bool(event.query())
-        work.queue(stream, 1)
-        other.record(stream)
-        until = time.monotonic() + POLL_S
-        while not (polled := bool(other.query())) and time.monotonic() < until:
-            time.sleep(0.0005)
-        runtime.synchronize_stream(device, stream)
-        seen.append({"at once": at_once, "held": held, "after": after, "polled": polled})
-    memory.free()
-    work.free()
-    return seen
 
 
 @rule(
@@ -109,29 +66,6 @@ def check_query(bench: Bench, case: Case) -> Observation:
     return Observation(note=f"not reached at once in {early} of {TRIES} tries")
 
 
-def synchronized(bench: Bench, *, device: int, data: bytes, again: bool) -> list[bytes]:
-    """What the host holds right after the wait for an event behind a copy to it, some times."""
-    runtime, size, seen = bench.runtime, len(data), []
-    stream: Any = runtime.create_stream(device)
-    work, memory = Work(bench, device), runtime.allocate_memory(size, device)
-    looks.put(bench, memory, data)
-    event = timed_event(bench, device, stream)
-    if again:
-        event.record(stream)
-        event.synchronize()
-    for _ in range(2):
-        back = emptied(bench, size)
-        work.queue(stream, LONG)
-        runtime.copy_device_to_host(memory, back, stream=stream)
-        event.record(stream)
-        event.synchronize()
-        seen.append(bytes(back))
-        runtime.synchronize_stream(device, stream)
-    memory.free()
-    work.free()
-    return seen
-
-
 @rule(
     "L1.event.wait",
     summary="when the wait for an event returns, all that was queued before its record is done",
@@ -151,30 +85,6 @@ def check_wait(bench: Bench, case: Case) -> None:
         expect_bytes(got, data, f"what was copied back before record {number + 1} of an event")
 
 
-def ordered(bench: Bench, *, device: int, data: bytes) -> bytes:
-    """What a second stream copies back when it waits for an event's second record on the first."""
-    runtime, size = bench.runtime, len(data)
-    first: Any = runtime.create_stream(device)
-    second: Any = runtime.create_stream(device)
-    work, memory = Work(bench, device), runtime.allocate_memory(size, device)
-    looks.fill(bench, memory)
-    host, back = pinned(bench, data), emptied(bench, size)
-    event = timed_event(bench, device, first)
-    event.record(first)
-    event.synchronize()
-    work.queue(first, LONG)
-    runtime.copy_host_to_device(memory, host, stream=first)
-    event.record(first)
-    second.wait_event(event)
-    runtime.copy_device_to_host(memory, back, stream=second)
-    runtime.synchronize_stream(device, second)
-    seen = bytes(back)
-    runtime.synchronize_stream(device, first)
-    memory.free()
-    work.free()
-    return seen
-
-
 @rule(
     "L1.event.order",
     summary="a stream that waits for an event waits for its last record",
@@ -189,39 +99,6 @@ def check_order(bench: Bench, case: Case) -> None:
     data = content((bench.target.seed, "event order"), size)
     seen = bench.observe(ordered, device=index(bench), data=data)
     expect_bytes(seen, data, "what the other stream copied in before the event's second record")
-
-
-def timed(bench: Bench, *, device: int) -> dict[str, list[float]]:
-    """Milliseconds between marks around nothing, little and much work, and by the host's clock."""
-    stream: Any = bench.runtime.create_stream(device)
-    work = Work(bench, device, TIMED)
-    seen: dict[str, list[float]] = {name: [] for name in ("few", "many", "host", "empty", "again")}
-    for _ in range(TRIES):
-        for times, found in zip(TIMES, ("few", "many"), strict=True):
-            start, end = (timed_event(bench, device, stream) for _ in range(2))
-            bench.runtime.synchronize_stream(device, stream)
-            began = time.perf_counter()
-            start.record(stream)
-            work.queue(stream, times)
-            end.record(stream)
-            end.synchronize()
-            seen[found].append(float(start.elapsed_time(end)))
-        seen["host"].append((time.perf_counter() - began) * 1e3)
-        start.record(stream)
-        end.record(stream)
-        end.synchronize()
-        seen["empty"].append(float(start.elapsed_time(end)))
-    first, later = (timed_event(bench, device, stream) for _ in range(2))
-    for event in (first, later):
-        event.record(stream)
-        event.synchronize()
-    for _ in range(3):
-        time.sleep(PAUSE_S)
-        later.record(stream)
-        later.synchronize()
-        seen["again"].append(float(first.elapsed_time(later)))
-    work.free()
-    return seen
 
 
 @rule(

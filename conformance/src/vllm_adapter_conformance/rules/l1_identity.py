@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, Observation, once, rule
-from vllm_adapter_conformance.rules._evidence import device_evidence
+from vllm_adapter_conformance.device_side.evidence import device_evidence
 
 _WORD: Final = re.compile(r"[a-z0-9]+")
 

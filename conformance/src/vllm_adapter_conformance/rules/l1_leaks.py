@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
-import os
 import statistics
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import (
@@ -20,21 +17,22 @@ from vllm_adapter_conformance.base.rule import (
     rule,
 )
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules import _looks as looks
-from vllm_adapter_conformance.rules._drawn import MIB, between, chance
-from vllm_adapter_conformance.rules._memory import (
-    held_by_process,
-    index,
-    malloc_bytes,
+from vllm_adapter_conformance.device_side.leaks import (
+    BLOCKS,
+    CALLS,
+    counted,
+    growth,
+    used_by_round,
 )
-from vllm_adapter_conformance.rules._torch_streams import has_streams, timed_event
+from vllm_adapter_conformance.rules._drawn import MIB, between, chance
+from vllm_adapter_conformance.rules._expect import (
+    index,
+)
+from vllm_adapter_conformance.rules._streams import has_streams
 
 SMALL: Final = 256
 LARGE: Final = 64
 ROUNDS, PIECE = 6, 32 * MIB
-BLOCKS: Final = 3
-"""Blocks of calls, of which the least growth counts: what grows once is no leak."""
-CALLS: Final = 192
 MOST: Final = {
     "file descriptors": CALLS // 8,
     "threads": CALLS // 8,
@@ -52,25 +50,6 @@ def _leaks(target: Target) -> Iterator[Case]:
     draw = chance(target, "leak")
     count = draw.randrange(20, 90)
     yield Case("drawn", {"count": count, "size": between(draw, 1000, 2 * MIB)})
-
-
-def counted(bench: Bench, *, device: int, count: int, size: int) -> dict[str, Any]:
-    """The runtime's figures before, while and after many allocations are held."""
-    runtime = bench.runtime
-
-    def figures() -> list[Any]:
-        found = runtime.memory_stats(device)
-        return [found.allocated_bytes, found.live_allocations]
-
-    before = figures()
-    for _ in range(count):
-        runtime.allocate_memory(size, device).free()
-    held = [runtime.allocate_memory(size, device) for _ in range(count)]
-    full = figures()
-    for memory in held:
-        memory.free()
-    source = runtime.memory_stats(device).source
-    return {"before": before, "full": full, "after": figures(), "source": source}
 
 
 @rule(
@@ -102,26 +81,6 @@ def check_leak(bench: Bench, case: Case) -> Observation:
             f"{seen['after'][0]} bytes in {seen['after'][1]}",
         )
     return Observation(note=f"by {seen['source']}")
-
-
-def used_by_round(bench: Bench, *, device: int, rounds: int, size: int) -> list[int]:
-    """Bytes in use after each round in which one piece was filled and freed.
-
-    They are the driver's, or what this process holds where the device is the host.
-    """
-    data, used = bytes([1]) * size, []
-    gc.collect()  # garbage of earlier cases, given back between two rounds, would hide a leak
-    for _ in range(rounds):
-        memory = bench.runtime.allocate_memory(size, device)
-        looks.put(bench, memory, data)
-        memory.free()
-        del memory
-        if bench.device.type == "cpu":
-            used.append(held_by_process())
-        else:
-            found = bench.runtime.query_memory_capacity(device)
-            used.append(found.total_bytes - found.free_bytes)
-    return used
 
 
 @rule(
@@ -164,102 +123,6 @@ def _slopes(target: Target) -> Iterator[Case | NotDeclaredCase]:
             yield Case(name, {"size": between(draw, 1, 1024)})
         else:
             yield NotDeclaredCase(name, "/identity/torch_type", "the CPU has no streams")
-
-
-def growth(bench: Bench, *, device: int, kind: str, size: int) -> list[dict[str, int]]:
-    """What this process and the device hold after each of some blocks of calls."""
-    call = _CALLS[kind](bench, device, size)
-    seen = []
-    gc.collect()
-    for _ in range(BLOCKS + 1):
-        for _ in range(CALLS):
-            call()
-        bench.runtime.synchronize_stream(device)
-        gc.collect(1)  # what these calls left; all of it takes a tenth of a second
-        seen.append(_held(bench, device))
-    return seen
-
-
-def _held(bench: Bench, device: int) -> dict[str, int]:
-    stats = bench.runtime.memory_stats(device)
-    return {
-        "file descriptors": _entries("/proc/self/fd"),
-        "threads": _entries("/proc/self/task"),
-        "bytes of malloc": malloc_bytes() or 0,
-        "Python objects": sys.getallocatedblocks(),
-        "allocations of the device": stats.live_allocations,
-        "bytes of the device": stats.allocated_bytes,
-    }
-
-
-def _entries(folder: str) -> int:
-    try:
-        return len(os.listdir(folder))
-    except OSError:  # another system than Linux
-        return 0
-
-
-def _allocations(bench: Bench, device: int, size: int) -> Callable[[], object]:
-    return lambda: bench.runtime.allocate_memory(size, device).free()
-
-
-def _copies(bench: Bench, device: int, size: int) -> Callable[[], object]:
-    memory, host = bench.runtime.allocate_memory(size, device), memoryview(bytearray(size))
-
-    def call() -> None:
-        bench.runtime.copy_host_to_device(memory, host)
-        bench.runtime.copy_device_to_host(memory, host)
-
-    return call
-
-
-def _refusals(bench: Bench, device: int, size: int) -> Callable[[], object]:
-    memory, host = bench.runtime.allocate_memory(size, device), memoryview(bytearray(size))
-    return lambda: looks.attempt(
-        lambda: bench.runtime.copy_host_to_device(memory, host, offset=size)
-    )
-
-
-def _pinned(bench: Bench, device: int, size: int) -> Callable[[], object]:
-    def call() -> None:
-        bench.runtime.allocate_pinned_memory(size).release()
-
-    return call
-
-
-def _streams(bench: Bench, device: int, size: int) -> Callable[[], object]:
-    runtime = bench.runtime
-    memory, host = runtime.allocate_memory(size, device), memoryview(bytearray(size))
-
-    def call() -> None:
-        stream = runtime.create_stream(device)
-        runtime.copy_host_to_device(memory, host, stream=stream)
-        runtime.synchronize_stream(device, stream)
-
-    return call
-
-
-def _events(bench: Bench, device: int, size: int) -> Callable[[], object]:
-    stream: Any = bench.runtime.create_stream(device)
-
-    def call() -> None:
-        for _ in range(3):
-            event = timed_event(bench, device, stream)
-            event.record(stream)
-            event.synchronize()
-
-    return call
-
-
-_CALLS: Final[Mapping[str, Callable[[Bench, int, int], Callable[[], object]]]] = {
-    "small allocations": _allocations,
-    "larger allocations": _allocations,
-    "copies": _copies,
-    "refused copies": _refusals,
-    "pinned memory": _pinned,
-    "streams": _streams,
-    "events": _events,
-}
 
 
 @rule(

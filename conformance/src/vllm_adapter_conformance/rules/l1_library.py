@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
-import os
-import select
-import signal
-import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.errors import DeviceError, OutOfMemory
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules import _looks as looks
-from vllm_adapter_conformance.rules._drawn import MIB
-from vllm_adapter_conformance.rules._memory import descriptor, expect_refused, index
+from vllm_adapter_conformance.rules._expect import descriptor, expect_refused, index
 
 if TYPE_CHECKING:
-    from vllm_adapter.c_abi.library import Library
+    pass
 
-SIZE: Final = 4096
-PIECE: Final = 8 * MIB
-FORK_LIMIT_S: Final = 20.0
+
+from vllm_adapter_conformance.device_side.library_calls import (
+    PIECE,
+    after_release,
+    forked,
+    of_another,
+    sized,
+)
+
 _NO_LIBRARY: Final = "the device is torch's own, and not a C library's"
-
 Cases = Callable[[Target], Iterator[Case | NotDeclaredCase]]
 
 
@@ -47,42 +44,6 @@ def of_library(*names: str, devices: int = 1) -> Cases:
     return cases
 
 
-def library_of(bench: Bench) -> Library:
-    """The library behind the bench's runtime."""
-    runtime: Any = bench.runtime
-    library: Library = runtime.library
-    return library
-
-
-def _copies(library: Library, device: int, address: int) -> dict[str, Callable[[], None]]:
-    """Copies of SIZE bytes at an address, by the place of the address. Each waits."""
-    host = ctypes.create_string_buffer(SIZE)
-
-    def own() -> int:
-        return ctypes.addressof(host)  # and host lives as long as the copies
-
-    def done(name: str, *arguments: Any) -> None:
-        library.call(name, *arguments)
-        library.call("stream_synchronize", device, 0)
-
-    return {
-        "copy to it": lambda: done("copy_to_device", device, 0, address, own(), SIZE),
-        "copy from it": lambda: done("copy_to_host", device, 0, own(), address, SIZE),
-        "copy on the device": lambda: done(
-            "copy_on_device", 0, device, address, device, address, SIZE
-        ),
-    }
-
-
-def after_release(bench: Bench, *, device: int, how: str) -> dict[str, Any]:
-    """How a copy ended whose block was released."""
-    memory = bench.runtime.allocate_memory(SIZE, device)
-    copy = _copies(library_of(bench), device, memory.address)[how]
-    copy()
-    memory.free()
-    return looks.attempt(copy)
-
-
 @rule(
     "L1.library.freed",
     summary="the library refuses an address whose memory was released",
@@ -96,17 +57,6 @@ def check_freed(bench: Bench, case: Case) -> None:
     """Releases a block, and copies to or from its address."""
     seen = bench.observe(after_release, device=index(bench), how=case.id)
     expect_refused(seen, DeviceError, f"a {case.id} after its release")
-
-
-def of_another(bench: Bench, *, device: int, other: int, how: str) -> dict[str, Any]:
-    """How a copy ended whose address is another device's."""
-    library = library_of(bench)
-    library.open(other)
-    memory = bench.runtime.allocate_memory(SIZE, other)
-    try:
-        return looks.attempt(_copies(library, device, memory.address)[how])
-    finally:
-        memory.free()
 
 
 @rule(
@@ -124,22 +74,6 @@ def check_foreign(bench: Bench, case: Case) -> None:
     other = next(d.index for d in bench.target.record.devices if d.index != device)
     seen = bench.observe(of_another, device=device, other=other, how=case.id)
     expect_refused(seen, DeviceError, f"a {case.id}, which is memory of device {other}")
-
-
-def sized(bench: Bench, *, device: int) -> dict[str, Any]:
-    """The library's figures of its memory, at rest and while PIECE bytes are held."""
-    library, runtime = library_of(bench), bench.runtime
-    before = runtime.query_memory_capacity(device)
-    total = library.device_info(device).total_bytes
-    memory = runtime.allocate_memory(PIECE, device)
-    during = runtime.query_memory_capacity(device)
-    memory.free()
-    return {
-        "total": before.total_bytes,
-        "info": total,
-        "taken": before.free_bytes - during.free_bytes,
-        "above": looks.attempt(lambda: runtime.allocate_memory(total + 1, device).free()),
-    }
 
 
 @rule(
@@ -180,27 +114,6 @@ FORKED: Final = (
 )
 
 
-def forked(bench: Bench, *, device: int, function: str) -> int | None:
-    """What a function of the library answers in a child that was forked after the open."""
-    library = library_of(bench)
-    library.open(device)
-    functions = library.functions
-    arguments: dict[str, tuple[Any, ...]] = {
-        "in_bad_fork": (),
-        "allocate": (device, SIZE, 0, ctypes.byref(ctypes.c_void_p())),
-        "device_count": (ctypes.byref(ctypes.c_int32()),),
-        "memory_info": (
-            device,
-            ctypes.byref(ctypes.c_uint64()),
-            ctypes.byref(ctypes.c_uint64()),
-        ),
-        "stream_create": (device, ctypes.byref(ctypes.c_uint64())),
-        "event_create": (device, ctypes.byref(ctypes.c_uint64())),
-        "stream_synchronize": (device, 0),
-    }
-    return _in_fork(lambda: int(functions[function](*arguments[function])))
-
-
 @rule(
     "L1.library.fork",
     summary="after a fork the child gets an error that says so, and nothing from the library",
@@ -221,26 +134,3 @@ def check_fork(bench: Bench, case: Case) -> None:
     if answer is None or not right:
         seen = "no answer" if answer is None else str(answer)
         raise Failure(f"{case.id} in a forked child to give {wanted}", seen)
-
-
-def _in_fork(ask: Callable[[], int]) -> int | None:
-    """What `ask` gives in a forked child; None: it gave nothing in time."""
-    ours, theirs = os.pipe()
-    with warnings.catch_warnings():
-        # Python warns of threads: that is the very case.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        try:
-            os.write(theirs, json.dumps(ask()).encode())
-        finally:
-            os._exit(0)
-    os.close(theirs)
-    try:
-        ready, _, _ = select.select([ours], [], [], FORK_LIMIT_S)
-        said = os.read(ours, 64) if ready else b""
-    finally:
-        os.close(ours)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    return int(json.loads(said)) if said else None

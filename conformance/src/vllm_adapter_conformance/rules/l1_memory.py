@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from vllm_adapter.errors import AllocationFreed, DeviceError, OutOfBounds
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, once, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.device_side import looks
+from vllm_adapter_conformance.device_side.allocations import (
+    addresses,
+    asked_for,
+    described,
+    freed_by_two,
+    held_together,
+    through_tensors,
+    used_after,
+)
 from vllm_adapter_conformance.rules._drawn import MIB, beside, between, chance, content
-from vllm_adapter_conformance.rules._memory import (
+from vllm_adapter_conformance.rules._expect import (
     expect_bytes,
     expect_refused,
     index,
@@ -22,27 +30,7 @@ from vllm_adapter_conformance.rules._memory import (
 
 POWERS: Final = tuple(1 << power for power in range(22))
 """Alignments up to 2 MiB."""
-HELD: Final = 3
-"""Allocations of one size and alignment at a time, so that none is aligned by luck."""
 POOL: Final = 200
-RACES: Final = 12
-
-
-def described(bench: Bench, *, device: int, size: int) -> dict[str, Any]:
-    """What an allocation says of itself, while it lives and after."""
-    memory = bench.runtime.allocate_memory(size, device)
-    storage = memory.storage
-    seen = {
-        "size": memory.size,
-        "bytes": storage.numel() * storage.element_size(),
-        "dimensions": storage.dim(),
-        "device": memory.device_id,
-        "torch": str(storage.device),
-        "address": memory.address,
-        "data_ptr": storage.data_ptr(),
-    }
-    memory.free()
-    return seen | {"live": memory.is_live}
 
 
 def _sizes(target: Target) -> Iterator[Case]:
@@ -78,23 +66,6 @@ def check_allocate(bench: Bench, case: Case) -> None:
             raise Failure("the address of the storage", f"{seen['address']:#x}")
         if seen["live"]:
             raise Failure("free() to end the allocation", "it still says that it is live")
-
-
-def addresses(
-    bench: Bench, *, device: int, requests: Sequence[tuple[int, int | None]]
-) -> list[list[int]]:
-    """Addresses of HELD allocations at a time for each (size, alignment)."""
-    found = []
-    for size, alignment in requests:
-        held = []
-        for _ in range(HELD):
-            held.append(bench.runtime.allocate_memory(size, device, alignment=alignment))
-            # what comes between moves the next one off any boundary it is not put on
-            held.append(bench.runtime.allocate_memory(17, device))
-        found.append([memory.address for memory in held[::2]])
-        for memory in held:
-            memory.free()
-    return found
 
 
 def _alignments(target: Target) -> Iterator[Case | NotDeclaredCase]:
@@ -149,17 +120,6 @@ def check_alignment(bench: Bench, case: Case) -> None:
                 )
 
 
-def asked_for(bench: Bench, *, device: int, size: int, alignment: int | None) -> dict[str, Any]:
-    """How a request ended; what it gave is given back."""
-
-    def ask() -> object:
-        memory = bench.runtime.allocate_memory(size, device, alignment=alignment)
-        memory.free()
-        return memory
-
-    return looks.attempt(ask)
-
-
 def _wrong_requests(target: Target) -> Iterator[Case]:
     yield Case("alignment 3", {"size": 64, "alignment": 3})
     yield Case("alignment 0", {"size": 64, "alignment": 0})
@@ -181,21 +141,6 @@ def check_request(bench: Bench, case: Case) -> None:
     seen = bench.observe(asked_for, device=index(bench), **case.params)
     what = f"{case.params['size']} bytes aligned to {case.params['alignment']}"
     expect_refused(seen, DeviceError, what)
-
-
-def held_together(bench: Bench, *, device: int, contents: Sequence[bytes]) -> dict[str, Any]:
-    """Fills many allocations that live at a time, and reads them all after that."""
-    held = [bench.runtime.allocate_memory(len(data), device) for data in contents]
-    try:
-        for memory, data in zip(held, contents, strict=True):
-            looks.put(bench, memory, data)
-        return {
-            "ranges": [(memory.address, memory.address + memory.size) for memory in held],
-            "contents": [looks.get(bench, memory) for memory in held],
-        }
-    finally:
-        for memory in held:
-            memory.free()
 
 
 def _together(target: Target) -> Iterator[Case]:
@@ -228,43 +173,6 @@ def check_disjoint(bench: Bench, case: Case) -> None:
                 "ranges of addresses that do not overlap",
                 f"{start:#x} to {end:#x} and one from {following:#x}",
             )
-
-
-def through_tensors(
-    bench: Bench, *, device: int, size: int, views: Sequence[tuple[int, int, str, bytes]]
-) -> dict[str, Any]:
-    """Writes through tensors over one allocation; tries one that would leave it; drops them all.
-
-    `views` are (offset, elements, dtype, bytes).
-    """
-    import torch
-
-    memory = bench.runtime.allocate_memory(size, device)
-    try:
-        looks.fill(bench, memory)
-        said = []
-        for offset, count, name, data in views:
-            dtype = getattr(torch, name)
-            tensor = memory.tensor((count,), dtype, offset=offset)
-            host = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            tensor.view(torch.uint8).copy_(host)
-            bench.runtime.synchronize_stream(device)
-            said.append((tensor.data_ptr() - memory.address, tensor.numel(), str(tensor.dtype)))
-            del tensor
-        beyond = [
-            looks.attempt(lambda: memory.tensor((size // 4 + 1,), torch.float32)),
-            looks.attempt(lambda: memory.tensor((2,), torch.float64, offset=size - 8)),
-            looks.attempt(lambda: memory.tensor((1,), torch.uint8, offset=-1)),
-        ]
-        others = [bench.runtime.allocate_memory(size, device) for _ in range(4)]
-        for other in others:
-            looks.fill(bench, other, 0x11)
-        whole = looks.get(bench, memory)
-        for other in others:
-            other.free()
-        return {"said": said, "beyond": beyond, "memory": whole}
-    finally:
-        memory.free()
 
 
 @rule(
@@ -302,34 +210,6 @@ def _uses(target: Target) -> Iterator[Case]:
         yield Case(use)
 
 
-def used_after(bench: Bench, *, device: int, use: str, size: int) -> list[dict[str, Any]]:
-    """How a use after free() ended: at once, and after others have had the memory."""
-    runtime = bench.runtime
-    memory = runtime.allocate_memory(size, device)
-    host = memoryview(bytearray(size))
-    actions = {
-        "free": memory.free,
-        "address": lambda: memory.address,
-        "storage": lambda: memory.storage,
-        "tensor": lambda: memory.tensor((1,), _uint8()),
-        "copy to it": lambda: runtime.copy_host_to_device(memory, host),
-        "copy from it": lambda: runtime.copy_device_to_host(memory, host),
-    }
-    memory.free()
-    seen = [looks.attempt(actions[use])]
-    others = [runtime.allocate_memory(size, device) for _ in range(3)]
-    seen.append(looks.attempt(actions[use]))
-    for other in others:
-        other.free()
-    return seen
-
-
-def _uint8() -> Any:
-    import torch
-
-    return torch.uint8
-
-
 @rule(
     "L1.memory.freed",
     summary="use after free(), and a second free(), raise AllocationFreed",
@@ -345,27 +225,6 @@ def check_freed(bench: Bench, case: Case) -> None:
         seen = bench.observe(used_after, device=index(bench), use=case.id, size=size)
         for tried in seen:
             expect_refused(tried, AllocationFreed, f"{case.id} after free() of {size} bytes")
-
-
-def freed_by_two(bench: Bench, *, device: int) -> list[list[str]]:
-    """How free() ended in each of two threads that call it at a time, some times."""
-    found = []
-    for _ in range(RACES):
-        memory, start = bench.runtime.allocate_memory(4096, device), threading.Barrier(2)
-        ends: list[str] = []
-
-        def free(memory: Any = memory, start: Any = start, ends: list[str] = ends) -> None:
-            start.wait()
-            seen = looks.attempt(memory.free)
-            ends.append(seen["kinds"][0] if "kinds" in seen else "freed")
-
-        threads = [threading.Thread(target=free) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        found.append(sorted(ends))
-    return found
 
 
 @rule(

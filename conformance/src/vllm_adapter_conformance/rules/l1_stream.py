@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from vllm_adapter.errors import DeviceError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.rules import _looks as looks
+from vllm_adapter_conformance.device_side.stream import across, in_order, of_device, waited_for
+from vllm_adapter_conformance.device_side.torch_streams import BULK
 from vllm_adapter_conformance.rules._drawn import chance, content
-from vllm_adapter_conformance.rules._memory import expect_bytes, expect_refused, index
-from vllm_adapter_conformance.rules._torch_streams import BULK, Work, emptied, has_streams, pinned
+from vllm_adapter_conformance.rules._expect import expect_bytes, expect_refused, index
+from vllm_adapter_conformance.rules._streams import has_streams
 
-ROUNDS: Final = 4
-"""Copies of BULK take so long that what is done out of order is done before their end."""
 MANY: Final = 24
 _NONE: Final = "the CPU has no streams"
-_KEPT: Final[list[object]] = []
-"""Buffers that a device may still write into, since its wait did not wait."""
 
 
 def _orders(target: Target) -> Iterator[Case | NotDeclaredCase]:
@@ -31,39 +27,6 @@ def _orders(target: Target) -> Iterator[Case | NotDeclaredCase]:
             yield Case(name, {"sizes": sizes})
         else:
             yield NotDeclaredCase(name, "/identity/torch_type", _NONE)
-
-
-def in_order(bench: Bench, *, device: int, how: str, data: bytes, later: bytes) -> dict[str, Any]:
-    """Long work first, then a small copy, and one more that sees the one before."""
-    runtime, size = bench.runtime, len(data)
-    back, host, next_ = emptied(bench, size), pinned(bench, data), pinned(bench, later)
-    work, memory = Work(bench, device), runtime.allocate_memory(size, device)
-    if how == "on the device, then back":
-        looks.fill(bench, memory)
-        source, other = (runtime.allocate_memory(n, device) for n in (size, BULK))
-        long = runtime.allocate_memory(BULK, device)
-        looks.put(bench, source, data)
-        for _ in range(ROUNDS):  # the current stream's work, and nobody waits
-            long.storage.copy_(other.storage)
-        memory.storage.copy_(source.storage)
-        runtime.copy_device_to_host(memory, back)
-        for spent in (source, other, long):
-            spent.free()
-    else:
-        looks.put(bench, memory, later if how == "in, then back" else data)
-        stream = runtime.create_stream(device)
-        work.queue(stream, ROUNDS)
-        if how == "in, then back":
-            runtime.copy_host_to_device(memory, host, stream=stream)
-            runtime.copy_device_to_host(memory, back, stream=stream)
-        else:
-            runtime.copy_device_to_host(memory, back, stream=stream)
-            runtime.copy_host_to_device(memory, next_, stream=stream)
-        runtime.synchronize_stream(device, stream)
-    seen = {"back": bytes(back), "memory": looks.get(bench, memory)}
-    memory.free()
-    work.free()
-    return seen
 
 
 @rule(
@@ -93,29 +56,6 @@ def _own(target: Target) -> Iterator[Case | NotDeclaredCase]:
             yield NotDeclaredCase(name, "/identity/torch_type", _NONE)
 
 
-def waited_for(bench: Bench, *, device: int, pieces: list[bytes]) -> bytes:
-    """Copies pieces in and back on a stream, waits once, and looks at once."""
-    runtime = bench.runtime
-    stream = runtime.create_stream(device)
-    size = sum(map(len, pieces))
-    memory, back = runtime.allocate_memory(size, device), emptied(bench, size)
-    hosts, at, work = [pinned(bench, data) for data in pieces], 0, Work(bench, device)
-    work.queue(stream, ROUNDS)  # so that all the others are still queued when it is waited for
-    for host in hosts:
-        runtime.copy_host_to_device(memory, host, offset=at, stream=stream)
-        view = back[at : at + len(host)]
-        runtime.copy_device_to_host(memory, view, offset=at, stream=stream)
-        at += len(host)
-    runtime.synchronize_stream(device, stream)
-    seen = bytes(back)
-    if seen == b"".join(pieces):
-        memory.free()
-        work.free()
-    else:
-        _KEPT.append((hosts, back, memory, stream, work))
-    return seen
-
-
 @rule(
     "L1.stream.wait",
     summary="when a wait for a stream returns, its work is done, all of it",
@@ -142,26 +82,6 @@ def _one(target: Target) -> Iterator[Case | NotDeclaredCase]:
         yield NotDeclaredCase("own stream", "/identity/torch_type", _NONE)
 
 
-def across(bench: Bench, *, device: int, data: bytes) -> dict[str, Any]:
-    """Long work and a small copy in on one stream; another waits for it, and copies back."""
-    runtime, size = bench.runtime, len(data)
-    host, back = pinned(bench, data), emptied(bench, size)
-    work, memory = Work(bench, device), runtime.allocate_memory(size, device)
-    looks.fill(bench, memory)
-    first: Any = runtime.create_stream(device)
-    second: Any = runtime.create_stream(device)
-    work.queue(first, ROUNDS)
-    runtime.copy_host_to_device(memory, host, stream=first)
-    second.wait_stream(first)
-    runtime.copy_device_to_host(memory, back, stream=second)
-    runtime.synchronize_stream(device, second)
-    seen = bytes(back)
-    runtime.synchronize_stream(device, first)
-    memory.free()
-    work.free()
-    return {"back": seen, "streams": f"{second} waited for {first}"}
-
-
 @rule(
     "L1.stream.event",
     summary="a stream that waits for another one sees all that was queued there before",
@@ -177,30 +97,6 @@ def check_event(bench: Bench, case: Case) -> Observation:
     seen = bench.observe(across, device=index(bench), data=data)
     expect_bytes(seen["back"], data, "what the other stream copied in")
     return Observation(note=seen["streams"])
-
-
-def of_device(bench: Bench, *, device: int, other: int) -> dict[str, Any]:
-    """What a stream of a device says of itself, and how uses of streams of others ended."""
-    runtime = bench.runtime
-    stream: Any = runtime.create_stream(device)
-    found = getattr(stream, "device", None)
-    seen = {
-        "given": stream is not None,
-        "index": getattr(found, "index", getattr(stream, "device_id", None)),
-        "no device": looks.attempt(lambda: runtime.create_stream(runtime.get_device_count())),
-    }
-    memory, host = runtime.allocate_memory(64, device), memoryview(bytearray(64))
-    foreign: dict[str, Any] = {"nobody's": object()}
-    if other != device:
-        foreign[f"device {other}'s"] = runtime.create_stream(other)
-    for name, given in foreign.items():
-        seen[name] = [
-            looks.attempt(partial(copy, memory, host, stream=given))
-            for copy in (runtime.copy_host_to_device, runtime.copy_device_to_host)
-        ]
-    runtime.synchronize_stream(device)
-    memory.free()
-    return seen
 
 
 @rule(

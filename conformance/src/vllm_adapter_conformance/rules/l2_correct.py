@@ -49,7 +49,8 @@ _MEND: Final = (
     "vllm_adapter_conformance.ops.trials. If the kernel cannot serve the case, narrow `dtypes` or "
     "`limits` of its entry: an undeclared case is refused, which is honest. The error budget is "
     "the suite's: rounding of the result and one intermediate to the dtype, accumulation in "
-    "float32."
+    "float32. A kernel may compile at its first call: a case that is over its limit is tried once "
+    "more with 300 s."
 )
 
 

@@ -136,8 +136,8 @@ def _is_emulated(target: Target) -> bool:
 )
 def check_host(bench: Bench, case: Case) -> Observation:
     """Compares CPU seconds of one large call with those of the host's own."""
-    from vllm_adapter_conformance.device_side.clocks import host_cpu_s, kernel_cpu_s
-    from vllm_adapter_conformance.ops.calls import plain_call, sized
+    from vllm_adapter_conformance.device_side.clocks import kernel_cpu_s
+    from vllm_adapter_conformance.ops.calls import host_cpu_s, plain_call, sized
 
     op, facts = case.params["op"], dict(case.params["facts"])
     emulated = _is_emulated(bench.target)  # and slow: less work tells as much

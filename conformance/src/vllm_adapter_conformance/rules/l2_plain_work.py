@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.contract.operators import DTYPES
-from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.device_side.plain_work import WORK, worked
 from vllm_adapter_conformance.ops.cases import declared
 from vllm_adapter_conformance.rules.l1_library import of_library
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 WHOLE: Final = ("int64",)
 """Of ids, tables and lengths, beside the dtypes that the descriptor declares."""
-
-Work = Callable[[Any, Any, Any, Any], Any]
-
-WORK: Final[Mapping[str, tuple[str, Work]]] = {
-    "copy": ("unary", lambda x, y, p, q: x.t().contiguous()),
-    "abs": ("unary", lambda x, y, p, q: x.abs()),
-    "add": ("binary", lambda x, y, p, q: x + y),
-    "sub": ("binary", lambda x, y, p, q: x - y),
-    "mul": ("binary", lambda x, y, p, q: x * y),
-    "eq": ("binary", lambda x, y, p, q: x == y),
-    "ne": ("binary", lambda x, y, p, q: x != y),
-    "le": ("binary", lambda x, y, p, q: x <= y),
-    "and": ("binary", lambda x, y, p, q: p & q),
-    "or": ("binary", lambda x, y, p, q: p | q),
-    "all": ("reduce", lambda x, y, p, q: p.all()),
-    "fill": ("fill", lambda x, y, p, q: x.clone().fill_(3)),
-}
-"""By name: the function of the library, and the work on x, y and two masks. Results are exact."""
 
 
 def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
@@ -72,21 +54,3 @@ def check(bench: Bench, case: Case) -> Observation:
         if not torch.equal(got, want):
             raise Failure(f"{case.id} in {dtype} to give {want.tolist()}", f"{got.tolist()}")
     return Observation(note=f"by {function}")
-
-
-def worked(bench: Bench, *, name: str, given: Sequence[torch.Tensor]) -> torch.Tensor | str:
-    """The work's result on the host, or the device's refusal. given: four of [2, 3]."""
-    from vllm_adapter.engine.runtime.device_from_clib.enable import enabled
-    from vllm_adapter.settings import Fallback
-
-    there = [bench.to_device(one) for one in given]
-    backend = enabled()
-    assert backend is not None  # the cases are of a C library's device
-    policy, backend.policy = backend.policy, Fallback.ERROR
-    try:
-        result: torch.Tensor = WORK[name][1](*there)
-        return result.cpu()
-    except VllmAdapterError as error:
-        return error.message
-    finally:
-        backend.policy = policy

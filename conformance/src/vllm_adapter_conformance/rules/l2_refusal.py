@@ -140,6 +140,7 @@ def _refuses(bench: Bench, entry: OperatorEntry, refused: OpFacts, sample: Sampl
             failure.seen,
             share=failure.share,
             detail=failure.detail,
+            cause=failure.cause,
         ) from failure
     return False
 

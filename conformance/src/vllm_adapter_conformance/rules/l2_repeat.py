@@ -30,8 +30,6 @@ WIDE: Final[Mapping[str, Any]] = {
 }
 """Work that takes long enough for another thread to come between."""
 
-Given = Mapping[str, Any]
-"""One call as plain data: its arguments, and the step of a planned operator."""
 Seen = list[tuple[list["torch.Tensor"], list[int]]]
 """Unlike results of one input, each with the numbers of the calls that gave it.
 
@@ -67,12 +65,13 @@ def _threaded(target: Target) -> Iterator[Case | NotDeclaredCase]:
 )
 def check_many(bench: Bench, case: Case) -> Observation:
     """Two inputs of a small case, in turn."""
+    from vllm_adapter_conformance.device_side.repeat import call_in_turn
+    from vllm_adapter_conformance.ops.calls import plain_call
+
     op, facts = case.params["op"], dict(case.params["facts"])
     samples = inputs(bench, op, facts, SMALL)
-    given = [plain_data(op, sample) for sample in samples]
-    from vllm_adapter_conformance.device_side.repeat import call_in_turn
-
-    seen = bench.observe(call_in_turn, op=op, facts=facts, inputs=given, calls=CALLS)
+    given = [plain_call(op, facts, sample) for sample in samples]
+    seen = bench.observe(call_in_turn, inputs=given, calls=CALLS)
     share = judge(bench, op, facts, samples, seen, "call {} of " + str(CALLS))
     return Observation(share, f"{CALLS} calls")
 
@@ -90,44 +89,26 @@ def check_many(bench: Bench, case: Case) -> Observation:
 )
 def check_threads(bench: Bench, case: Case) -> Observation:
     """Two threads with an input each, of equal shapes."""
+    from vllm_adapter_conformance.device_side.repeat import call_at_once
+    from vllm_adapter_conformance.ops.calls import plain_call
+
     op, facts = case.params["op"], dict(case.params["facts"])
     samples = inputs(bench, op, facts, WIDE)
-    given = [plain_data(op, sample) for sample in samples]
-    from vllm_adapter_conformance.device_side.repeat import call_at_once
-
-    seen = bench.observe(call_at_once, op=op, facts=facts, inputs=given, calls=CALLS_OF_A_THREAD)
+    given = [plain_call(op, facts, sample) for sample in samples]
+    seen = bench.observe(call_at_once, inputs=given, calls=CALLS_OF_A_THREAD)
     share = judge(bench, op, facts, samples, seen, "call {} of one of two threads")
     return Observation(share, f"2 threads, {CALLS_OF_A_THREAD} calls each")
 
 
 def inputs(bench: Bench, op: str, facts: Facts, shape: Mapping[str, Any]) -> list[Sample]:
     """Two samples of equal shapes, and other contents."""
-    from vllm_adapter_conformance.ops.members import plain
-    from vllm_adapter_conformance.ops.trials import TRIALS
+    from vllm_adapter_conformance.ops.calls import sized
+    from vllm_adapter_conformance.ops.dimensions import SAMPLED
 
-    choice = {name: shape.get(name, usual) for name, usual in plain(op).items()}
-    if "batch" in choice:
-        # Steps of equal shapes for any kernel: that of decode does not take a prefill.
-        choice |= {"phase": "mixed"} if "phase" in choice else {}
+    # Steps of equal shapes for any kernel: that of decode does not take a prefill.
+    mixed = {"phase": "mixed"} if "batch" in SAMPLED[op] else {}
     seed = f"{bench.target.seed}/repeat"
-    return [TRIALS[op].draw(facts, choice, seed, contents) for contents in (0, 1)]
-
-
-def plain_data(op: str, sample: Sample) -> Given:
-    """A sample as plain data, on the host."""
-    import torch
-
-    step = sample.step(torch.device("cpu")) if sample.step else None
-    return {
-        "args": list(sample.build(torch.Tensor.clone)),
-        "step": step
-        and {
-            "query_lens": step.query_lens,
-            "context_lens": step.context_lens,
-            "block_table": step.block_table.tolist(),
-            "block_size": step.block_size,
-        },
-    }
+    return [sized(op, facts, {**shape, **mixed}, seed, contents) for contents in (0, 1)]
 
 
 def judge(

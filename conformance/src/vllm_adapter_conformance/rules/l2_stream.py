@@ -11,7 +11,7 @@ from vllm_adapter_conformance.base.rule import Case, NotDeclaredCase, Observatio
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.ops.cases import base_cases, declared
 from vllm_adapter_conformance.rules import l2_repeat
-from vllm_adapter_conformance.rules._torch_streams import has_streams
+from vllm_adapter_conformance.rules._streams import has_streams
 
 ROUNDS: Final = 24
 BULK: Final = 16 << 20
@@ -41,12 +41,12 @@ def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
 def check(bench: Bench, case: Case) -> Observation:
     """Inputs change at the end of a long queue; the call and the wait are of that stream alone."""
     from vllm_adapter_conformance.device_side.repeat import call_on_stream
+    from vllm_adapter_conformance.ops.calls import plain_call
 
     op, facts = case.params["op"], dict(case.params["facts"])
     samples = l2_repeat.inputs(bench, op, facts, l2_repeat.SMALL)
-    early, late = (l2_repeat.plain_data(op, sample) for sample in samples)
-    given = {"op": op, "facts": facts, "early": early, "late": late}
-    outputs = bench.observe(call_on_stream, **given, rounds=ROUNDS, size=BULK)
+    early, late = (plain_call(op, facts, sample) for sample in samples)
+    outputs = bench.observe(call_on_stream, early=early, late=late, rounds=ROUNDS, size=BULK)
     where = "what was queued behind a long copy on a stream of its own, call {}"
     seen = [[(outputs, [0])]]
     return Observation(l2_repeat.judge(bench, op, facts, samples[1:], seen, where))

@@ -18,11 +18,11 @@ from typing import Any, Final
 import pytest
 
 from vllm_adapter.errors import VllmAdapterError
-from vllm_adapter_conformance.base.rule import Failure
+from vllm_adapter_conformance.base.rule import Failure, level_to_open
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.certificate.fingerprint import Fingerprint
+from vllm_adapter_conformance.certificate.fingerprint import Census
 from vllm_adapter_conformance.judge import waivers
-from vllm_adapter_conformance.judge.journal import Journal, JournalReader, of
+from vllm_adapter_conformance.judge.journal import Journal, JournalReader, of, ran
 from vllm_adapter_conformance.judge.outcome import FAIL, SKIPPED, Result, ended, failed, settle
 from vllm_adapter_conformance.judge.outcome import waiver_of as waiver_for
 from vllm_adapter_conformance.plan.find_target import find_target, fresh_seed
@@ -52,11 +52,16 @@ def prepare(config: pytest.Config) -> tuple[Target, SuitePlan]:
         )
     target = find_target(
         option.adapter,
-        option.level,
+        level_to_open(option.level, option.case),
         device=option.device,
         seed=fresh_seed() if option.seed is None else option.seed,
         budget=option.budget,
         emulate=option.emulate,
+    )
+    target = replace(
+        target,
+        minutes=option.minutes,
+        baseline=None if option.baseline is None else Path(option.baseline),
     )
     waivers.check(waivers.shipped(), registered().keys())
     plan = make_plan(target, option.level, registered(), only=option.case)
@@ -80,7 +85,7 @@ class Controller:
         path = Path(option.journal or Path(self._folder.name, "journal"))
         self._journal, self._reader = Journal(path), JournalReader(path)
         self._waivers = waivers.shipped()
-        self._before = Fingerprint.of(target)
+        self._census = Census(target)
         self._watch = WorkerWatchdog(path, self._journal)
         self._collected: list[str] | None = None
         self._reported: set[str] = set()
@@ -100,6 +105,8 @@ class Controller:
     def pytest_sessionstart(self) -> None:
         """Begins the journal and the watch over each case's limit."""
         self._journal.write("plan", items=len(self.plan.items))
+        if self.config.option.certificate and not self.config.option.collectonly:
+            self._census.start()
         self._watch.start()
 
     @pytest.hookimpl(optionalhook=True)
@@ -162,11 +169,16 @@ class Controller:
             return
         self._reader.new()
         results = settle(self.plan, self._reader.events)
+        failed = any(result.outcome == FAIL for result in results.values())
+        if self.config.option.maxfail and failed and not any(of(self._reader.events, "error")):
+            # `-x` ends the run there: a verdict on what ran, and no certificate.
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            return
         sentence = self._fault(results)
         if sentence is None and self.config.option.certificate:
             try:
                 self._certify(results)
-            except VllmAdapterError as error:
+            except (VllmAdapterError, OSError) as error:
                 sentence = str(error)
         if sentence is not None:
             self._error(sentence)
@@ -182,11 +194,9 @@ class Controller:
     def _certify(self, results: dict[str, Result]) -> None:
         from vllm_adapter_conformance.certificate.document import build, write
 
-        after = Fingerprint.of(self.target)
-        if after != self._before:
-            self._before = replace(self._before, dirty=True)
-        option = self.config.option
-        certificate = build(self.target, option.level, self.plan, results, self._before)
+        found = ran(self._reader.events)
+        option, tested = self.config.option, self._census.settle(found)
+        certificate = build(self.target, option.level, self.plan, results, tested, found.device)
         write(Path(option.certificate), certificate)
 
     def _fault(self, results: dict[str, Result]) -> str | None:

@@ -6,7 +6,7 @@ import os
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,13 +14,12 @@ import pytest
 
 from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter.engine.device_process.errors import ProcessEnded, RemoteError, whence
-from vllm_adapter_conformance.base.bench import Bench
-from vllm_adapter_conformance.base.rule import Failure, Observation
+from vllm_adapter_conformance.base.bench import Bench, LastWord
+from vllm_adapter_conformance.base.rule import Failure
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.judge.outcome import SKIPPED, Result, failed, passed, waiver_of
 from vllm_adapter_conformance.judge.waivers import Waiver
 from vllm_adapter_conformance.plan.suite import NO_CASE, SuiteItem, no_case_failure
-from vllm_adapter_conformance.rules import _inside
 
 if TYPE_CHECKING:
     from vllm_adapter_conformance.serving.runs import Runs
@@ -30,9 +29,15 @@ _OWN: Final = f"{Path(__file__).parents[1]}{os.sep}"
 _FRAMES: Final = 6
 
 
-def open_bench(target: Target, scratch: Path | None = None, *, apart: bool = False) -> Bench:
-    """A bench for every level; `scratch` and `apart` as the bench has them."""
-    return Bench(target, scratch, _open_serving, apart=apart)
+def open_bench(
+    target: Target,
+    scratch: Path | None = None,
+    *,
+    apart: bool = False,
+    hear: Callable[[LastWord], None] | None = None,
+) -> Bench:
+    """A bench for every level; `scratch`, `apart` and `hear` as the bench has them."""
+    return Bench(target, scratch, _open_serving, apart=apart, hear=hear)
 
 
 def run_item(bench: Bench, item: SuiteItem, waivers: Sequence[Waiver] = ()) -> Result:
@@ -44,11 +49,7 @@ def run_item(bench: Bench, item: SuiteItem, waivers: Sequence[Waiver] = ()) -> R
             warnings.simplefilter("default")  # the caller's filters are not the adapter's fault
             if item.case.id == NO_CASE:
                 raise no_case_failure(item.rule)
-            seen: Observation | None
-            if bench.apart and item.rule.level in _inside.LEVELS:
-                seen = _inside.check(bench, item.rule.id, item.case)
-            else:
-                seen = item.rule.check(bench, item.case)
+            seen = item.rule.check(bench, item.case)
     except KeyboardInterrupt:
         raise
     except Failure as failure:

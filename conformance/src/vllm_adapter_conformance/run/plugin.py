@@ -85,8 +85,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         OPTION,
         metavar="NAME",
         help="certify this adapter: pytest --pyargs vllm_adapter_conformance --adapter NAME "
-        "[--level L0|L1|L2|L3|L4] [--device N] [--seed S] [--budget SECONDS] "
-        "[--emulate NAME] [--certificate FILE] [--case ID]",
+        "[--level L0|L1|L2|L3|L4|L5] [--device N] [--seed S] [--budget SECONDS] "
+        "[--emulate NAME] [--minutes N] [--baseline FILE] [--certificate FILE] [--case ID]",
     )
 
 
@@ -109,6 +109,8 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
         help="for the drawn cases",
     )
     group.addoption("--emulate", metavar="NAME", help="run L1 on this adapter's emulated device")
+    group.addoption("--minutes", type=float, metavar="N", help="how long L5's load runs")
+    group.addoption("--baseline", metavar="FILE", help="hold L5's speeds against this certificate")
     group.addoption("--certificate", metavar="FILE", help="write the certificate here")
     group.addoption("--journal", metavar="FILE", help="keep the run's journal here")
     group.addoption(

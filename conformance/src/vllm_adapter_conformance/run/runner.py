@@ -19,7 +19,7 @@ from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter_conformance.base.target import BUDGET_S
 from vllm_adapter_conformance.certificate.document import make_room, write
 from vllm_adapter_conformance.judge.journal import Event, JournalReader, of
-from vllm_adapter_conformance.judge.outcome import Result, ended
+from vllm_adapter_conformance.judge.outcome import FAIL, Result, ended
 
 POLL_S: Final = 0.1
 STOP_S: Final = 5.0
@@ -45,6 +45,9 @@ class RunRequest:
     cases: Sequence[str] = ()
     emulate: str | None = None
     budget: float = BUDGET_S
+    minutes: float | None = None
+    baseline: Path | None = None
+    fail_fast: bool = False
 
     def words(self, certificate: Path) -> list[str]:
         """As pytest's arguments; the certificate, if one is asked for, is written there."""
@@ -53,8 +56,14 @@ class RunRequest:
         words += ["--budget", repr(self.budget)]
         if self.emulate is not None:
             words += ["--emulate", self.emulate]
+        if self.minutes is not None:
+            words += ["--minutes", repr(self.minutes)]
+        if self.baseline is not None:
+            words += ["--baseline", str(self.baseline.absolute())]
         if self.certificate is not None:
             words += ["--certificate", str(certificate)]
+        if self.fail_fast:
+            words.append("-x")
         return words + [f"--case={case}" for case in self.cases]
 
 
@@ -63,6 +72,8 @@ class Run:
     """A run that has ended with a verdict."""
 
     events: list[Event] = field(default_factory=list)
+    stopped: bool = False
+    """It ended at its first failure: there is no certificate."""
 
     @property
     def results(self) -> dict[str, Result]:
@@ -106,12 +117,14 @@ def run_suite(order: RunRequest, follow: Callable[[Event], None]) -> Run:
         # A defect that ends pytest early also has exit code 1: only a plan and, where one is asked
         # for, a certificate show that there was a run.
         ran = any(of(reader.events, "plan"))
-        written = order.certificate is None or certificate.is_file()
+        failed = any(result.outcome == FAIL for result in ended(reader.events).values())
+        stopped = order.fail_fast and failed
+        written = stopped or order.certificate is None or certificate.is_file()
         if child.returncode not in GOOD_CODES or sentences or not (ran and written):
             raise _no_verdict(order.adapter, child.returncode, sentences, log)
-        if order.certificate is not None:
+        if order.certificate is not None and not stopped:
             write(order.certificate, json.loads(certificate.read_text(encoding="utf-8")))
-        return Run(reader.events)
+        return Run(reader.events, stopped)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
@@ -130,6 +143,8 @@ def _command(folder: Path) -> list[str]:
         *("-c", str(folder / "pytest.ini"), "--rootdir", str(folder), "--noconftest"),
         *("-p", "no:cacheprovider", "-p", "xdist.plugin"),
         *("-p", "vllm_adapter_conformance.run.plugin", "-q"),
+        # Rewritten asserts would be read from compiled files of pytest's own.
+        "--assert=plain",
     ]
 
 

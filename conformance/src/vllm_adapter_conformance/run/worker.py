@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +22,10 @@ import pytest
 
 from vllm_adapter.discovery.entry_files import AUTOLOAD
 from vllm_adapter.engine.device_process.errors import ProcessEnded
+from vllm_adapter_conformance.base.bench import LastWord
 from vllm_adapter_conformance.base.rule import SERVING, Failure
 from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.device_side.loaded import loaded_files
 from vllm_adapter_conformance.judge import waivers
 from vllm_adapter_conformance.judge.journal import Journal, JournalReader
 from vllm_adapter_conformance.judge.outcome import (
@@ -37,10 +40,12 @@ from vllm_adapter_conformance.judge.outcome import (
 from vllm_adapter_conformance.plan.suite import SuiteItem, make_plan
 from vllm_adapter_conformance.rules import registered
 from vllm_adapter_conformance.run.execution import open_bench, run_item
+from vllm_adapter_conformance.run.limits import limit_of, may_try_again, usual_of
 
 NO_DEVICE: Final = "L0"
 CARE_S: Final = 20.0
 """For what is asked between two cases."""
+COMPILED: Final = "(beyond the case's usual limit: its kernel compiles at the first call)"
 LEFT: Final = "(allocations were left behind; the next case gets a new process)"
 
 
@@ -56,7 +61,7 @@ class Worker:
         os.environ["VA_FALLBACK"] = "error"  # the device's process gets it
         self.target = Target.from_json(order["target"])
         self.plan = make_plan(self.target, order["level"], registered(), only=order["only"])
-        self.bench = open_bench(self.target, Path(order["scratch"]), apart=True)
+        self.bench = open_bench(self.target, Path(order["scratch"]), apart=True, hear=self._hear)
         path = Path(order["journal"])
         self._journal, self._reader = Journal(path), JournalReader(path)
         self._waivers = waivers.shipped()
@@ -68,9 +73,11 @@ class Worker:
         faulthandler.enable(self._stacks)
         faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Ends the device's process."""
+        """Ends the device's process; then all that ran the cases, and judged them, is known."""
         self.bench.end()
+        self._journal.write("judged", files=loaded_files())
 
     def run(self, item: SuiteItem) -> Result:
         """Checks a case, unless a rule that it needs has failed."""
@@ -80,20 +87,34 @@ class Worker:
             result = Result(item.id, BLOCKED, blocked_by=why)
         else:
             self._start(item.rule.level)
-            self._begin(item, item.rule.seconds)
-            result = self._checked(item)
+            self.bench.say = partial(self._progress, item)
+            result = self._tried(item)
+            if may_try_again(item, self._reader.events):
+                result = self._tried(item)
         self._journal.write("end", **result.to_json())
         return result
 
-    def _checked(self, item: SuiteItem) -> Result:
+    def _tried(self, item: SuiteItem) -> Result:
+        """The result of a case within the limit that it has now."""
+        limit = limit_of(item, self._reader.events)
+        self._begin(item, limit)
+        result = self._checked(item, limit)
+        self._reader.new()
+        return result
+
+    def _checked(self, item: SuiteItem, limit: float) -> Result:
         """The result of a case; what it leaves behind decides who gets the next one."""
         bench = self.bench
         try:
             before = bench.live_allocations()
         except ProcessEnded as died:
             return self._ended_between(item, "the case before", died)
-        bench.begin(item.rule.seconds)
+        bench.begin(limit)
         result = run_item(bench, item, self._waivers)
+        if result.outcome != PASS and bench.overdue:
+            self._journal.write("overdue", item=item.id, limit=limit)
+        elif result.outcome == PASS and bench.used > usual_of(item):
+            result = replace(result, note=f"{result.note} {COMPILED}".lstrip())
         bench.allow(CARE_S)
         try:
             left = bench.live_allocations() > before
@@ -112,6 +133,15 @@ class Worker:
         failure = Failure(f"a process that lives on after {what}", str(died), detail=died.words)
         waiver = waiver_of(self._waivers, self.target.record.name, item)
         return failed(item, failure, None, waiver)
+
+    def _progress(self, item: SuiteItem, text: str) -> None:
+        self._journal.write("progress", item=item.id, text=text)
+
+    def _hear(self, word: LastWord) -> None:
+        """Keeps what a process of the device said of itself, before it ends."""
+        self._journal.write(
+            "loaded", files=list(word.files), device=dict(word.facts), silent=word.silent
+        )
 
     def _begin(self, item: SuiteItem, limit: float) -> None:
         self._journal.write(

@@ -126,6 +126,8 @@ def schema_faults(
 
 
 def _kind(raw: Any, origin: str) -> tuple[str, bool]:
+    import vllm_adapter_schemas
+
     tag = raw.get("schema") if isinstance(raw, dict) else None
     for kind in KINDS:
         version = schema_version(tag, f"vllm-adapter/{kind}")
@@ -136,7 +138,8 @@ def _kind(raw: Any, origin: str) -> tuple[str, bool]:
                 f"{origin} has {tag}; this release reads vllm-adapter/{kind}/1.0",
                 hint="upgrade vllm-adapter, or take the adapter's release for this one",
             )
-        return kind, version > (1, 0)
+        newest = vllm_adapter_schemas.versions(kind)[-1]
+        return kind, version > tuple(map(int, newest.split(".")))
     if isinstance(raw, dict) and "device_type" in raw:
         hint = f"it looks like the older format: vllm-adapter validate --convert {origin}"
     else:

@@ -93,6 +93,10 @@ class Progress:
     def step(self, text: str = "") -> None:
         """One more is done; `text` says what."""
         self.done += 1
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        """Says how far the present one is."""
         now = time.monotonic()
         if now - self._last < self._wait:
             return

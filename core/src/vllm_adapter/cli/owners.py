@@ -15,7 +15,7 @@ from vllm_adapter.discovery.distributions import EntryPoint
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "vllm-adapter-core": ("list", "validate", "explain", "new", "run"),
     "vllm-adapter-doctor": ("doctor", "devices", "topology", "container", "facts", "serve"),
-    "vllm-adapter-conformance": ("certify", "verify"),
+    "vllm-adapter-conformance": ("certify", "verify", "bisect"),
 }
 OWNERS: Final[Mapping[str, str]] = {
     name: distribution for distribution, names in _COMMANDS.items() for name in names

@@ -47,13 +47,15 @@ class Asking(Protocol):
         """Ends it; may be called again."""
 
 
-class DeviceProcess:
+class OwnProcess:
     """The device in a process of its own. `order` is what `HeldDevice.of` takes.
 
-    What it prints is in the file `log`.
+    What it prints is in the file `log`; `variables` are put into its environment.
     """
 
-    def __init__(self, order: Mapping[str, Any], log: Path) -> None:
+    def __init__(
+        self, order: Mapping[str, Any], log: Path, variables: Mapping[str, str] | None = None
+    ) -> None:
         self._log, self._number = log, 0
         ours, theirs = socket.socketpair()
         desk = make_desk()
@@ -64,7 +66,7 @@ class DeviceProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env=_environment(),
+                env=_environment() | dict(variables or {}),
                 pass_fds=(theirs.fileno(), desk),
                 start_new_session=True,
             )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from vllm_adapter_conformance.base.bench import Bench
+    from vllm_adapter.engine.device_process.held import HeldDevice
 
 _COMMON: Final = frozenset(
     f"/dev/{name}"
@@ -51,32 +51,32 @@ def _is_accelerator_s(name: str) -> bool:
     return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
 
 
-def device_evidence(bench: Bench) -> dict[str, Any]:
+def device_evidence(holder: HeldDevice) -> dict[str, Any]:
     """The device's own name, arch and memory, its C library, and the nodes of this process.
 
     `name`, `arch` and `total_bytes` are None where the device does not say.
     """
     found: dict[str, Any] = {"name": None, "arch": None, "total_bytes": None, "library": None}
-    found["total_bytes"] = _total_bytes(bench)
-    runtime: Any = bench.runtime
-    index = bench.opened.record.index
+    found["total_bytes"] = _total_bytes(holder)
+    runtime: Any = holder.runtime
+    index = holder.opened.record.index
     library = getattr(runtime, "library", None)
     if library is not None and hasattr(library, "device_info"):
         info = library.device_info(index)
         found["name"], found["arch"] = info.name or None, info.arch or None
         found["library"] = {"vendor": library.vendor, "version": library.version}
-    elif bench.device.type != "cpu":
-        found["name"] = _torch_name(bench.device.type, index)
+    elif holder.device.type != "cpu":
+        found["name"] = _torch_name(holder.device.type, index)
     found["nodes"] = device_nodes()
     return found
 
 
-def _total_bytes(bench: Bench) -> int | None:
+def _total_bytes(holder: HeldDevice) -> int | None:
     from vllm_adapter.errors import VllmAdapterError
 
     try:
-        index = bench.opened.record.index
-        return int(bench.runtime.query_memory_capacity(index).total_bytes)
+        index = holder.opened.record.index
+        return int(holder.runtime.query_memory_capacity(index).total_bytes)
     except VllmAdapterError:  # L1.memory.capacity says so
         return None
 

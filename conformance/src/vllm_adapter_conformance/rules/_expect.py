@@ -1,16 +1,12 @@
-"""What rules about a runtime judge with, and how a process counts its own memory."""
+"""What rules about a runtime judge with."""
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_adapter_conformance.base.rule import Failure
-from vllm_adapter_conformance.rules._looks import DEVICE_POISON, HOST_POISON
+from vllm_adapter_conformance.device_side.looks import DEVICE_POISON, HOST_POISON
 
 if TYPE_CHECKING:
     from vllm_adapter.contract.capability import Capability
@@ -70,60 +66,3 @@ def expect_refused(seen: Mapping[str, Any], kind: type[Exception], what: str) ->
     if "kinds" in seen:
         raise Failure(f"{kind.__name__} for {what}", f"{seen['kinds'][0]}: {seen['said']}")
     raise Failure(f"{kind.__name__} for {what}", f"no error; it returned {seen['gave']}")
-
-
-def _give_back_free_pages() -> None:
-    """malloc_trim, where the C library has it."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        gc.collect()
-        trim(0)
-
-
-def held_by_process() -> int:
-    """Bytes that this process has written and not given back, swapped out or not.
-
-    Not the resident size: a system that takes idle pages away would hide a leak. Pages that the
-    host's allocator keeps free are given back first: a leak would be served from them unseen.
-    """
-    _give_back_free_pages()
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    fields = (line.partition(":") for line in status.splitlines())
-    kib = {name: value.split()[0] for name, _, value in fields if value.endswith(" kB")}
-    resident = kib.get("RssAnon") or kib["VmRSS"]  # some sandboxes tell only the sum
-    return (int(resident) + int(kib.get("VmSwap", 0))) * 1024
-
-
-class _MallInfo(ctypes.Structure):
-    """glibc's struct mallinfo2."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    ]
-
-
-def allocated_by_process() -> dict[str, int]:
-    """What is allocated and not freed, to the byte: as the C library and Python count it.
-
-    Not every C library counts.
-    """
-    gc.collect()
-    found = {"Python objects": sys.getallocatedblocks()}
-    held = malloc_bytes()
-    if held is not None:
-        found["bytes of malloc"] = held
-    return found
-
-
-def malloc_bytes() -> int | None:
-    """What is allocated of the C library's malloc and not freed; None: it does not tell."""
-    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if ask is None:
-        return None
-    ask.restype = _MallInfo
-    info = ask()
-    return int(info.uordblks) + int(info.hblkhd)

@@ -1,4 +1,4 @@
-"""The device's part of rules about a runtime: it acts, and reports what it saw as plain data."""
+"""What looks at a runtime have in common: how a call ended, and bytes there and back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_adapter.discovery.adapter import one_line
 
 if TYPE_CHECKING:
+    from vllm_adapter.engine.device_process.held import HeldDevice
     from vllm_adapter.engine.runtime import Allocation
-    from vllm_adapter_conformance.base.bench import Bench
 
+MIB: Final = 1 << 20
 DEVICE_POISON: Final = 0xA5
 HOST_POISON: Final = 0x5A
 GUARD: Final = 67
@@ -29,30 +30,30 @@ def attempt(action: Callable[..., object], *arguments: object) -> dict[str, Any]
     return {"gave": repr(given)}
 
 
-def put(bench: Bench, memory: Allocation, data: bytes, offset: int = 0) -> None:
+def put(holder: HeldDevice, memory: Allocation, data: bytes, offset: int = 0) -> None:
     """Copies bytes to the device, from a buffer that may be written, and waits."""
-    bench.runtime.copy_host_to_device(memory, memoryview(bytearray(data)), offset=offset)
-    bench.runtime.synchronize_stream(memory.device_id)
+    holder.runtime.copy_host_to_device(memory, memoryview(bytearray(data)), offset=offset)
+    holder.runtime.synchronize_stream(memory.device_id)
 
 
-def fill(bench: Bench, memory: Allocation, value: int = DEVICE_POISON) -> None:
+def fill(holder: HeldDevice, memory: Allocation, value: int = DEVICE_POISON) -> None:
     """Fills device memory with one byte."""
     host = memoryview(bytearray([value]) * memory.size)
-    bench.runtime.copy_host_to_device(memory, host)
-    bench.runtime.synchronize_stream(memory.device_id)
+    holder.runtime.copy_host_to_device(memory, host)
+    holder.runtime.synchronize_stream(memory.device_id)
 
 
-def get(bench: Bench, memory: Allocation, size: int | None = None, offset: int = 0) -> bytes:
+def get(holder: HeldDevice, memory: Allocation, size: int | None = None, offset: int = 0) -> bytes:
     """Copies bytes from the device into a buffer full of HOST_POISON, and waits."""
     host = bytearray([HOST_POISON]) * (memory.size - offset if size is None else size)
-    bench.runtime.copy_device_to_host(memory, memoryview(host), offset=offset)
-    bench.runtime.synchronize_stream(memory.device_id)
+    holder.runtime.copy_device_to_host(memory, memoryview(host), offset=offset)
+    holder.runtime.synchronize_stream(memory.device_id)
     return bytes(host)
 
 
-def capacity(bench: Bench, *, device: int) -> dict[str, Any]:
+def capacity(holder: HeldDevice, *, device: int) -> dict[str, Any]:
     """The runtime's figures of a device's memory."""
-    found = bench.runtime.query_memory_capacity(device)
+    found = holder.runtime.query_memory_capacity(device)
     return {
         "total": found.total_bytes,
         "free": found.free_bytes,
@@ -61,20 +62,22 @@ def capacity(bench: Bench, *, device: int) -> dict[str, Any]:
     }
 
 
-def trips(bench: Bench, *, device: int, trips: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def trips(
+    holder: HeldDevice, *, device: int, trips: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Bytes that go to the device and come back, each in memory of its own."""
-    return [trip(bench, device=device, **given) for given in trips]
+    return [trip(holder, device=device, **given) for given in trips]
 
 
 def trip(
-    bench: Bench,
+    holder: HeldDevice,
     *,
     device: int,
     data: bytes,
     offset: int = 0,
     beside: int = 0,
     host_offset: int = 0,
-    format: str = "B",
+    format: Any = "B",
     whole: bool = True,
 ) -> dict[str, Any]:
     """Copies `data` to `offset` of poisoned memory and back, `host_offset` into host buffers.
@@ -82,10 +85,10 @@ def trip(
     `beside` bytes of the memory lie behind it. `format` is that of the memoryview. Seen are the
     device's memory, the host's buffer with its guards, and whether the source is as it was.
     """
-    runtime, size = bench.runtime, len(data)
+    runtime, size = holder.runtime, len(data)
     memory = runtime.allocate_memory(offset + size + beside, device)
     try:
-        fill(bench, memory)
+        fill(holder, memory)
         source = bytearray(host_offset) + data + bytes(GUARD)
         view = memoryview(source)[host_offset : host_offset + size].cast(format)
         runtime.copy_host_to_device(memory, view, offset=offset)
@@ -96,7 +99,7 @@ def trip(
         runtime.synchronize_stream(device)
         return {
             "back": bytes(back),
-            "memory": get(bench, memory) if whole else None,
+            "memory": get(holder, memory) if whole else None,
             "kept": source.startswith(data, host_offset),
         }
     finally:

@@ -1,0 +1,1 @@
+"""DivergentCall the first operator of a whole model that leaves its reference."""
