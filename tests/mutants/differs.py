@@ -1,20 +1,23 @@
 """Whether a mutant is one: its example is run through it, a right kernel and float64.
 
-    OMP_NUM_THREADS=1 python tests/mutants/differs.py [NAME ...]
+    OMP_NUM_THREADS=1 python tests/mutants/differs.py [--set second] [NAME ...]
 
 Says nothing of the suite, and uses none of it.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import importlib
 import math
 import sys
 
 import torch
 from vllm_adapter_mutant import base
-from vllm_adapter_mutant.all import KERNELS
 from vllm_adapter_mutant.zoo import RIGHT
+
+SETS = {"first": "vllm_adapter_mutant", "second": "vllm_adapter_mutant_second"}
 
 FACTOR = 8
 """A mutant is farther off than so many roundings and so many times a right kernel's error."""
@@ -87,22 +90,27 @@ def largest_share(kernel):
     return share
 
 
-def right_share(kernel):
+def right_share(kernel, kernels):
     """The largest share of a right kernel, over the examples of its operator's mutants."""
     shares = {
         other.name: largest_share(dataclasses.replace(kernel, calls=other.calls))
-        for other in KERNELS.values()
+        for other in kernels.values()
         if other.op == kernel.op and other.calls and other.family != "state" and not other.entry
     }
     return max((share, name) for name, share in shares.items())
 
 
-def main(names):
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--set", choices=SETS, default="first")
+    given = parser.parse_args()
+    kernels = importlib.import_module(f"{SETS[given.set]}.all").KERNELS
     bad = 0
-    for name in names or KERNELS:
-        kernel = KERNELS[name]
+    for name in given.names or kernels:
+        kernel = kernels[name]
         if kernel.family == RIGHT:
-            share, worst = right_share(kernel)
+            share, worst = right_share(kernel, kernels)
             bad += share > 1
             print(f"{'WRONG ' if share > 1 else ''}{name} {share:.3g} {worst}", flush=True)
             continue
@@ -117,4 +125,4 @@ def main(names):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

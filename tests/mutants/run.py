@@ -1,6 +1,7 @@
 """Certifies each mutant, and each right kernel, in an adapter of its own: who is caught?
 
     OMP_NUM_THREADS=1 python tests/mutants/run.py --all --output table.csv
+    OMP_NUM_THREADS=1 python tests/mutants/run.py --set second --all --output second.csv
     OMP_NUM_THREADS=1 python tests/mutants/run.py NAME ... [--op OP] [--family FAMILY] [--seed S]
 
 The adapter is the CPU's, with one operator run by the kernel under test; of the suite, only the
@@ -14,6 +15,7 @@ import argparse
 import contextlib
 import copy
 import csv
+import importlib
 import json
 import shutil
 import subprocess
@@ -28,10 +30,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from fake_dist import environment, install  # noqa: E402
-from vllm_adapter_mutant.all import KERNELS  # noqa: E402
 from vllm_adapter_mutant.zoo import FAMILIES, RIGHT, Kernel  # noqa: E402
 
-PACKAGE = "vllm_adapter_mutant"
+SETS = {"first": "vllm_adapter_mutant", "second": "vllm_adapter_mutant_second"}
 ADAPTER = "mutant"
 CPU = HERE.parents[1] / "adapters/cpu/src/vllm_adapter_cpu/capabilities"
 COLUMNS = ("name", "operator", "family", "verdict", "rules", "cases", "run", "seconds", "message")
@@ -76,11 +77,11 @@ def descriptor(raw: dict[str, Any], kernel: Kernel) -> dict[str, Any]:
     return raw
 
 
-def make_site(folder: Path, kernel: Kernel) -> Path:
+def make_site(folder: Path, kernel: Kernel, name: str) -> Path:
     """A site folder in which the adapter is installed."""
     source, site = folder / "source", folder / "site"
-    package = source / PACKAGE
-    shutil.copytree(HERE / PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    package = source / name
+    shutil.copytree(HERE / name, package, ignore=shutil.ignore_patterns("__pycache__"))
     manifest = {
         "schema": "vllm-adapter/manifest/1.0",
         "name": ADAPTER,
@@ -95,6 +96,8 @@ def make_site(folder: Path, kernel: Kernel) -> Path:
         made = descriptor(json.loads(file.read_text("utf-8")), kernel)
         (package / "capabilities" / file.name).write_text(json.dumps(made, indent=1), "utf-8")
     site.mkdir()
+    if name != SETS["first"]:  # whose plain kernels the others use
+        shutil.copytree(HERE / SETS["first"], site / SETS["first"])
     install(source, site, name=f"vllm-adapter-{ADAPTER}", entry_name=ADAPTER)
     return site
 
@@ -157,7 +160,7 @@ def certified(kernel: Kernel, given: argparse.Namespace) -> dict[str, Any]:
     """One line of the table."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        site = make_site(folder, kernel)
+        site = make_site(folder, kernel, SETS[given.set])
         began = time.monotonic()
         try:
             done = subprocess.run(
@@ -179,6 +182,7 @@ def certified(kernel: Kernel, given: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="*", help="kernels by name")
+    parser.add_argument("--set", choices=SETS, default="first")
     parser.add_argument("--all", action="store_true", help="all mutants and right kernels")
     parser.add_argument("--family", choices=[*FAMILIES, RIGHT])
     parser.add_argument("--op", help="those of one operator")
@@ -193,13 +197,14 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("mutants.csv"))
     parser.add_argument("--resume", action="store_true", help="keep the table's lines")
     given = parser.parse_args()
-    if unknown := set(given.names) - KERNELS.keys():
+    kernels = importlib.import_module(f"{SETS[given.set]}.all").KERNELS
+    if unknown := set(given.names) - kernels.keys():
         parser.error(f"no kernel is named {', '.join(sorted(unknown))}")
     if not (given.names or given.all or given.family or given.op):
         parser.error("name kernels, or --all, --family or --op")
     chosen = [
         kernel
-        for kernel in KERNELS.values()
+        for kernel in kernels.values()
         if (not given.names or kernel.name in given.names)
         and given.family in (None, kernel.family)
         and given.op in (None, kernel.op)

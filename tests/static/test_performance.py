@@ -19,7 +19,7 @@ from vllm_adapter_conformance.performance.baseline import (
     KEPT,
     NOT_RESOLVED,
     ROSE,
-    Conditions,
+    RunConditions,
     compare,
 )
 from vllm_adapter_conformance.performance.figures import Figure, figure, outer_rank
@@ -221,7 +221,7 @@ def test_falls():
 
 
 def test_other_conditions_are_named():
-    mine = Conditions("a board", "2.11", {"driver": "1"}, 4)
+    mine = RunConditions("a board", "2.11", {"driver": "1"}, 4)
     assert mine.difference(mine.to_json()) is None
     assert mine.difference(mine.to_json() | {"torch": "2.12"}) == "torch was 2.12 and is 2.11"
     assert "drivers was" in mine.difference(mine.to_json() | {"drivers": {"driver": "2"}})

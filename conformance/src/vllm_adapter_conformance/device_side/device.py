@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from . import looks
-from .torch_streams import Work, timed_event
+from .torch_streams import StreamWork, timed_event
 
 if TYPE_CHECKING:
     from vllm_adapter.engine.device_process.held import HeldDevice
@@ -114,7 +114,7 @@ def waited_on(holder: HeldDevice, *, device: int) -> list[bool]:
 
     runtime, seen = holder.runtime, []
     module = getattr(torch, holder.device.type)
-    work = Work(holder, device)
+    work = StreamWork(holder, device)
     for _ in range(TRIES):
         stream = module.current_stream(f"{holder.device.type}:{device}")
         event = timed_event(holder, device, stream)

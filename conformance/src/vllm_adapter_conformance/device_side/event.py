@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from . import looks
-from .torch_streams import Work, emptied, pinned, timed_event
+from .torch_streams import StreamWork, emptied, pinned, timed_event
 
 if TYPE_CHECKING:
     from vllm_adapter.engine.device_process.held import HeldDevice
@@ -30,7 +30,7 @@ def asked(holder: HeldDevice, *, device: int, data: bytes, again: bool) -> list[
     """
     runtime, size, seen = holder.runtime, len(data), []
     stream: Any = runtime.create_stream(device)
-    work, memory = Work(holder, device), runtime.allocate_memory(size, device)
+    work, memory = StreamWork(holder, device), runtime.allocate_memory(size, device)
     looks.put(holder, memory, data)
     for _ in range(TRIES):
         event, other = (timed_event(holder, device, stream) for _ in range(2))
@@ -61,7 +61,7 @@ def synchronized(holder: HeldDevice, *, device: int, data: bytes, again: bool) -
     """What the host holds right after the wait for an event behind a copy to it, some times."""
     runtime, size, seen = holder.runtime, len(data), []
     stream: Any = runtime.create_stream(device)
-    work, memory = Work(holder, device), runtime.allocate_memory(size, device)
+    work, memory = StreamWork(holder, device), runtime.allocate_memory(size, device)
     looks.put(holder, memory, data)
     event = timed_event(holder, device, stream)
     if again:
@@ -85,7 +85,7 @@ def ordered(holder: HeldDevice, *, device: int, data: bytes) -> bytes:
     runtime, size = holder.runtime, len(data)
     first: Any = runtime.create_stream(device)
     second: Any = runtime.create_stream(device)
-    work, memory = Work(holder, device), runtime.allocate_memory(size, device)
+    work, memory = StreamWork(holder, device), runtime.allocate_memory(size, device)
     looks.fill(holder, memory)
     host, back = pinned(holder, data), emptied(holder, size)
     event = timed_event(holder, device, first)
@@ -107,7 +107,7 @@ def ordered(holder: HeldDevice, *, device: int, data: bytes) -> bytes:
 def timed(holder: HeldDevice, *, device: int) -> dict[str, list[float]]:
     """Milliseconds between marks around nothing, little and much work, and by the host's clock."""
     stream: Any = holder.runtime.create_stream(device)
-    work = Work(holder, device, TIMED)
+    work = StreamWork(holder, device, TIMED)
     seen: dict[str, list[float]] = {name: [] for name in ("few", "many", "host", "empty", "again")}
     for _ in range(TRIES):
         for times, found in zip(TIMES, ("few", "many"), strict=True):

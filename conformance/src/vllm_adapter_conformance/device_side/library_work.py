@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import looks
 from .library_calls import library_of
-from .torch_streams import Work, emptied
+from .torch_streams import StreamWork, emptied
 
 if TYPE_CHECKING:
     from vllm_adapter.engine.device_process.held import HeldDevice
@@ -98,7 +98,7 @@ def reused(holder: HeldDevice, *, device: int, data: bytes, other: bytes) -> dic
     """What a stream reads of memory that was released while its work was queued."""
     runtime, size = holder.runtime, len(data)
     stream: Any = runtime.create_stream(device)
-    work, back = Work(holder, device), emptied(holder, size)
+    work, back = StreamWork(holder, device), emptied(holder, size)
     memory = runtime.allocate_memory(size, device)
     looks.put(holder, memory, data)
     address, given = memory.address, []
@@ -127,7 +127,7 @@ def linked(
     source, target = runtime.allocate_memory(size, other), runtime.allocate_memory(size, device)
     looks.put(holder, source, data)
     looks.put(holder, target, old)
-    work, first, second = Work(holder, device), emptied(holder, size), emptied(holder, size)
+    work, first, second = StreamWork(holder, device), emptied(holder, size), emptied(holder, size)
     counted = runtime.device_memory(other).link_bytes
     work.queue(stream, LONG)
     runtime.copy_device_to_host(target, first, stream=stream)

@@ -342,5 +342,6 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two host tensors hold the same bytes; NaN is itself."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    pair = (t.contiguous().flatten().view(torch.uint8) for t in (one, other))
+    same = torch.contiguous_format
+    pair = (t.flatten().clone(memory_format=same).view(torch.uint8) for t in (one, other))
     return torch.equal(*pair)

@@ -1,4 +1,4 @@
-"""Work in the order of streams, and waits for it."""
+"""StreamWork in the order of streams, and waits for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from . import looks
-from .torch_streams import BULK, Work, emptied, pinned
+from .torch_streams import BULK, StreamWork, emptied, pinned
 
 if TYPE_CHECKING:
     from vllm_adapter.engine.device_process.held import HeldDevice
@@ -23,7 +23,7 @@ def in_order(
     """Long work first, then a small copy, and one more that sees the one before."""
     runtime, size = holder.runtime, len(data)
     back, host, next_ = emptied(holder, size), pinned(holder, data), pinned(holder, later)
-    work, memory = Work(holder, device), runtime.allocate_memory(size, device)
+    work, memory = StreamWork(holder, device), runtime.allocate_memory(size, device)
     if how == "on the device, then back":
         looks.fill(holder, memory)
         source, other = (runtime.allocate_memory(n, device) for n in (size, BULK))
@@ -58,9 +58,11 @@ def waited_for(holder: HeldDevice, *, device: int, pieces: list[bytes]) -> bytes
     stream = runtime.create_stream(device)
     size = sum(map(len, pieces))
     memory, back = runtime.allocate_memory(size, device), emptied(holder, size)
-    hosts, at, work = [pinned(holder, data) for data in pieces], 0, Work(holder, device)
+    hosts, at, work = [pinned(holder, data) for data in pieces], 0, StreamWork(holder, device)
     work.queue(stream, ROUNDS)  # so that all the others are still queued when it is waited for
-    for host in hosts:
+    for number, host in enumerate(hosts, 1):
+        if 1 < number == len(hosts):
+            work.queue(stream, ROUNDS)  # a wait for so many of them ends long before the last
         runtime.copy_host_to_device(memory, host, offset=at, stream=stream)
         view = back[at : at + len(host)]
         runtime.copy_device_to_host(memory, view, offset=at, stream=stream)
@@ -79,7 +81,7 @@ def across(holder: HeldDevice, *, device: int, data: bytes) -> dict[str, Any]:
     """Long work and a small copy in on one stream; another waits for it, and copies back."""
     runtime, size = holder.runtime, len(data)
     host, back = pinned(holder, data), emptied(holder, size)
-    work, memory = Work(holder, device), runtime.allocate_memory(size, device)
+    work, memory = StreamWork(holder, device), runtime.allocate_memory(size, device)
     looks.fill(holder, memory)
     first: Any = runtime.create_stream(device)
     second: Any = runtime.create_stream(device)

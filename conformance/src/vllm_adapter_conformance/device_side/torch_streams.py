@@ -38,7 +38,7 @@ def emptied(holder: HeldDevice, size: int) -> memoryview:
     return pinned(holder, bytes([HOST_POISON]) * size)
 
 
-class Work:
+class StreamWork:
     """Long copies to one device that can be queued on its streams, again and again."""
 
     def __init__(self, holder: HeldDevice, device: int, size: int = BULK) -> None:

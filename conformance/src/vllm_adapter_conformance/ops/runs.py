@@ -446,7 +446,8 @@ def _meta(argument: Any) -> Any:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().flatten().view(torch.uint8)
+    # A view of one element is contiguous to torch, whatever its stride, and has no bytes' view.
+    return tensor.flatten().clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
 def _change(now: torch.Tensor, held: torch.Tensor) -> list[int]:

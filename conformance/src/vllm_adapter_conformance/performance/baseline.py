@@ -26,7 +26,7 @@ NOT_COMPARED: Final = "not compared"
 
 
 @dataclass(frozen=True)
-class Conditions:
+class RunConditions:
     """What must be equal for two speeds to be compared."""
 
     device: str
@@ -51,12 +51,12 @@ class Conditions:
         return None
 
 
-def conditions(target: Target, torch_version: str, threads: int) -> Conditions:
+def conditions(target: Target, torch_version: str, threads: int) -> RunConditions:
     """The conditions of this run."""
     assert target.device is not None
     known = target.capability.identity.name if target.capability else None
     drivers = {one.component: str(one.version) for one in target.host.drivers}
-    return Conditions(known or target.device.name, torch_version, drivers, threads)
+    return RunConditions(known or target.device.name, torch_version, drivers, threads)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Baseline:
         """As the new certificate names it."""
         return {name: self.document[name] for name in ("digest", "created")}
 
-    def judge(self, row: Mapping[str, Any], now: Conditions) -> Comparison:
+    def judge(self, row: Mapping[str, Any], now: RunConditions) -> Comparison:
         """Holds one row of the new certificate's shares against the old one's."""
         old = self._shares.get(_key(row))
         if old is None:

@@ -309,7 +309,7 @@ class LoadJudge:
 _TOTALS: Final = ("rounds", "operator_calls", "tokens", "preempted", "probes")
 
 
-class _Side:
+class _LoadSide:
     """An operator beside the decoder: one sample, and its reference."""
 
     def __init__(self, bench: Bench, op: str, facts: Mapping[str, Any]) -> None:
@@ -331,7 +331,7 @@ class _Side:
         return compare(found, want, self._sample.terms or self._trial.terms(self._facts)).share
 
 
-def _sides(bench: Bench, dtype: str) -> list[_Side]:
+def _sides(bench: Bench, dtype: str) -> list[_LoadSide]:
     """The declared operators that no decoder calls."""
     capability = declared(bench.target)
     within = {op for op, _ in DecoderShape(dtype, 1, 1, 1).needs()}
@@ -339,7 +339,7 @@ def _sides(bench: Bench, dtype: str) -> list[_Side]:
     for op in OPERATORS:
         for base in base_cases(capability, op) if op not in within else ():
             if base.facts["dtype"] == dtype:
-                found.append(_Side(bench, op, base.facts))
+                found.append(_LoadSide(bench, op, base.facts))
                 break
     return found
 

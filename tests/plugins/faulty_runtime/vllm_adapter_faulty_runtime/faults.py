@@ -308,14 +308,14 @@ class does_not_open(Cpu):
 
 @fault
 class crashes_and_hangs(Cpu):
-    """Dies at 4095 bytes, leaves at 4096, and never returns at 4097."""
+    """Dies at 4095 bytes, leaves at 1, and never returns at 1 MiB and 3 bytes."""
 
     def copy_device_to_host(self, source, destination, *, offset=0, stream=None):
         match destination.nbytes:
             case 4095:
                 os.kill(os.getpid(), signal.SIGSEGV)
-            case 4096:
+            case 1:
                 os._exit(7)
-            case 4097:
+            case 1_048_579:
                 time.sleep(3600)
         super().copy_device_to_host(source, destination, offset=offset)

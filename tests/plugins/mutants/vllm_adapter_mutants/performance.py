@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from vllm_adapter.engine.ops import generic
+from vllm_adapter import generic
 
 SLEEP_S = 0.05
 GOOD_CALLS = 40
