@@ -8,17 +8,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from made_certificates import fingerprint_of
 from zoo import alone, descriptor, run_rules, target_of
 
 from vllm_adapter.errors import CertificateError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case
 from vllm_adapter_conformance.certificate.document import build, canonical, digest
-from vllm_adapter_conformance.certificate.fingerprint import (
-    Fingerprint,
-    core_digest,
-    suite_digest,
-)
 from vllm_adapter_conformance.certificate.verification import faults
 from vllm_adapter_conformance.device_side import speed
 from vllm_adapter_conformance.performance import section
@@ -176,8 +172,7 @@ def test_more_memory_than_there_is_is_refused_and_the_rest_is_not_declared(make)
 def certificate(target, results):
     """The certificate of a run of these items alone."""
     plan = make_plan(target, "L5", registered(), only=results.keys())
-    files = Fingerprint({}, suite_digest(), core_digest(), None, dirty=True)
-    return build(target, "L5", plan, results, files)
+    return build(target, "L5", plan, results, fingerprint_of(target), {})
 
 
 ITEM = "L5.gelu.share[float32-prefill-small]"
@@ -214,7 +209,8 @@ def against(target, item, document, folder):
 
 def test_a_certificate_has_what_was_measured(measured):
     _, _, document = measured
-    assert faults(document) == []
+    # It is of a few items, and nothing else is amiss.
+    assert all("are missing" in fault for fault in faults(document))
     found = document["performance"]
     assert found["conditions"]["threads"] >= 1 and found["endurance"] is None
     assert found["shares"][0]["operator"] == "gelu" and found["baseline"] is None
