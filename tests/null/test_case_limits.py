@@ -78,6 +78,16 @@ def test_what_is_no_operator_s_is_not_tried_again():
     assert limits.limit_of(COPY, overdue(COPY)) == 60.0
 
 
+def test_a_load_has_its_case_s_limit_and_is_not_run_twice():
+    rule = item("L5.endurance.load", "mixed").rule
+    load = SuiteItem(rule, Case("mixed", seconds=2460.0))
+    assert limits.limit_of(load, []) == 2460.0
+    assert not limits.may_try_again(load, overdue(load))
+    # A kernel that is timed may compile at first.
+    share = item("L5.rms_norm.share", "float32-decode-small", 120.0)
+    assert limits.may_try_again(share, overdue(share))
+
+
 def test_a_longer_limit_of_a_rule_is_kept():
     assert limits.limit_of(item("L2.rms_norm.correct", "x", 900.0), overdue(NORM)) == 900.0
 
