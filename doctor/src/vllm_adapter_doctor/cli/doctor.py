@@ -25,7 +25,8 @@ example:
   vllm-adapter doctor --bundle box.json    facts and versions for a bug report, secrets left out
   vllm-adapter explain VA1101              the page of a code
 
-exit code: 0 nothing is wrong (notes may be printed), 1 findings, 2 bad input
+exit code: 0 nothing is wrong (notes may be printed); 1 findings, or a text in which nothing is
+known, so that nobody can say that nothing is wrong; 2 bad input
 """
 
 
@@ -60,14 +61,13 @@ def run(args: argparse.Namespace) -> int:
     if more := _of_devices(facts, findings, live=live):
         findings = diagnose(box, (*others, *more))
     wrong = [one for one in findings if one.severity is not Severity.NOTE]
+    recognised = _recognised(facts, findings)
     if args.json:
-        emit_json(_document(facts, findings))
+        emit_json(_document(facts, findings, recognised))
     else:
         print(_box_line(facts, live=live))
-        print_findings(findings)
-        if not _recognised(facts, findings):
-            print("no tool's output and no error was recognised in it, which proves nothing")
-    return 1 if wrong else 0
+        print_findings(findings, recognised=recognised)
+    return 1 if wrong or not recognised else 0
 
 
 def _recognised(facts: HostFacts, findings: Sequence[Finding]) -> bool:
@@ -115,14 +115,16 @@ def _of_devices(facts: HostFacts, findings: Sequence[Finding], *, live: bool) ->
     )
 
 
-def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:
+def _document(
+    facts: HostFacts, findings: Sequence[Finding], recognised: bool
+) -> dict[str, Any]:
     from vllm_adapter.contract.finding import Severity
     from vllm_adapter_doctor.findings.counted import counted
 
     notes = [one for one in findings if one.severity is Severity.NOTE]
     return {
         "lines": len(facts.report),
-        "recognised": _recognised(facts, findings),
+        "recognised": recognised,
         "devices": [
             {"vendor": one.vendor, "index": one.index, "name": one.name, "source": one.source}
             for one in counted(facts)

@@ -15,15 +15,23 @@ _ORDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 def diagnose(box: ExaminedHost, others: Iterable[Finding] = ()) -> tuple[Finding, ...]:
     """Every finding and note, once each. `others` are those of adapters, which join ours."""
+    rules = all_rules()
+    first = [one for rule in rules if not rule.last for one in rule.check(box)]
+    box.said = said = _unlike((*first, *others))
+    said = _unlike((*said, *(one for rule in rules if rule.last for one in rule.check(box))))
+    codes = {one.code for one in said}
+    explained = {code for cause in codes for code in CODES[cause].explains}
+    kept = [one for one in said if one.code not in explained]
+    return tuple(sorted(kept, key=lambda one: (_ORDER[one.severity], one.code)))
+
+
+def _unlike(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Those that say the same, joined."""
     found: dict[tuple[str, str], Finding] = {}
-    ours = (one for rule in all_rules() for one in rule.check(box))
-    for one in (*ours, *others):
+    for one in findings:
         key = (one.code, one.cause)
         found[key] = _joined(found[key], one) if key in found else one
-    codes = {one.code for one in found.values()}
-    explained = {code for cause in codes for code in CODES[cause].explains}
-    kept = [one for one in found.values() if one.code not in explained]
-    return tuple(sorted(kept, key=lambda one: (_ORDER[one.severity], one.code)))
+    return tuple(found.values())
 
 
 def _joined(one: Finding, other: Finding) -> Finding:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from vllm_adapter.contract.finding import Evidence
+from vllm_adapter.contract.finding import Evidence, Finding
 from vllm_adapter.hostfacts.facts import HostFacts, Line
 from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter.hostfacts.vendor_files import once, sections
@@ -22,10 +22,14 @@ MAX_EVIDENCE: Final = 5
 
 @dataclass
 class ExaminedHost:
-    """One machine under examination: its facts, and whether they are of this machine now."""
+    """One machine under examination: its facts, and whether they are of this machine now.
+
+    `said` is what other rules found, for those that come last.
+    """
 
     facts: HostFacts
     live: bool = False
+    said: tuple[Finding, ...] = ()
 
     @cached_property
     def searched(self) -> ReportSearch:

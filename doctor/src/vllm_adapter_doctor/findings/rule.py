@@ -96,12 +96,16 @@ class RuleMatcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FindingRule:
-    """A rule: where it stands, what it looks for, on which boxes, and what it may say."""
+    """A rule: where it stands, what it looks for, on which boxes, and what it may say.
+
+    One that is `last` is asked after the others, and sees what they found (`ExaminedHost.said`).
+    """
 
     where: str
     look: RuleMatcher
     cases: tuple[FindingCase, ...]
     when: FactCondition = ALWAYS
+    last: bool = False
 
     def check(self, box: ExaminedHost) -> Iterator[Finding]:
         """Every finding."""
