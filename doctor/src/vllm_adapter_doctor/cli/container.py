@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     elif choice.chosen:
         first = choice.chosen[0].device.vendor
         order = _order(manager, first, tuple(one.device for one in choice.chosen))
-    elif choice.cpu:
+    elif choice.cpu and (choice.good or not manager.is_for_devices):
         order = _order(manager, "cpu", ())
     else:
         return _nothing(choice, args.json)
@@ -83,7 +83,10 @@ def _nothing(choice: DeviceChoice, as_json: bool) -> int:
         emit_json({"choice": choice.to_json(), "flags": [], "notes": list(choice.notes)})
     else:
         print(f"chosen: {clean(choice.sentence)}")
-        print("no flags: `vllm-adapter devices` says why each device is not used")
+        print(
+            "no flags: this box is for an accelerator, and none can be used; `vllm-adapter devices` "
+            "says why, `VA_FALLBACK=allow` prints the flags for the CPU"
+        )
     return 1
 
 

@@ -119,16 +119,19 @@ def _document(
     facts: HostFacts, findings: Sequence[Finding], recognised: bool
 ) -> dict[str, Any]:
     from vllm_adapter.contract.finding import Severity
-    from vllm_adapter_doctor.findings.counted import counted
+    from vllm_adapter_doctor.devices.box_vendor import box_vendor
+    from vllm_adapter_doctor.devices.inventory import inventory
 
+    vendor = box_vendor(facts)
     notes = [one for one in findings if one.severity is Severity.NOTE]
     return {
         "lines": len(facts.report),
         "recognised": recognised,
         "devices": [
             {"vendor": one.vendor, "index": one.index, "name": one.name, "source": one.source}
-            for one in counted(facts)
+            for one in inventory(facts).devices
         ],
+        "vendor": {"name": vendor.name, "evidence": vendor.evidence} if vendor else None,
         "findings": [one.to_json() for one in findings if one not in notes],
         "notes": [one.to_json() for one in notes],
     }
@@ -136,13 +139,20 @@ def _document(
 
 def _box_line(facts: HostFacts, *, live: bool) -> str:
     """What was examined, in one line."""
-    from vllm_adapter_doctor.findings.counted import counted
+    from vllm_adapter.hostfacts.known_vendors import VENDORS
+    from vllm_adapter_doctor.devices.box_vendor import box_vendor
+    from vllm_adapter_doctor.devices.inventory import inventory
 
     numbers: dict[str, int] = {}
-    for one in counted(facts):
-        name = clean(one.name or one.vendor)
+    for one in inventory(facts).devices:
+        part = f" {one.partition}" if one.partition else ""
+        name = clean(one.title + part)
         numbers[name] = numbers.get(name, 0) + 1
     devices = ", ".join(f"{count} x {name}" for name, count in numbers.items())
+    vendor = None if devices else box_vendor(facts)
+    if vendor is not None:
+        name = VENDORS[vendor.name].name if vendor.name in VENDORS else vendor.name
+        devices = f"{name}'s software ({vendor.evidence}), and no device is listed"
     count = len(facts.report)
     lines = (
         f"{count} line{'s' if count != 1 else ''} of a report" if count else "facts of a machine"

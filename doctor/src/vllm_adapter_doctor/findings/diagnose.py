@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from vllm_adapter.contract.codes import CODES
 from vllm_adapter.contract.finding import Finding, Severity
+from vllm_adapter.hostfacts.known_vendors import VENDORS
+from vllm_adapter_doctor.devices.box_vendor import foreign, on_wsl
 from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost
 from vllm_adapter_doctor.findings.register import all_rules
 
@@ -21,8 +24,23 @@ def diagnose(box: ExaminedHost, others: Iterable[Finding] = ()) -> tuple[Finding
     said = _unlike((*said, *(one for rule in rules if rule.last for one in rule.check(box))))
     codes = {one.code for one in said}
     explained = {code for cause in codes for code in CODES[cause].explains}
-    kept = [one for one in said if one.code not in explained]
+    kept = [_for_vendor(one, box) for one in said if one.code not in explained]
     return tuple(sorted(kept, key=lambda one: (_ORDER[one.severity], one.code)))
+
+
+def _for_vendor(one: Finding, box: ExaminedHost) -> Finding:
+    """A finding whose advice is for another vendor's box alone keeps its cause, and not that."""
+    vendor = box.vendor
+    if vendor is not None and box.wsl and (action := on_wsl(one.action, vendor.name)):
+        cause = f"{one.title}, under WSL" if on_wsl(one.cause, vendor.name) else one.cause
+        return replace(one, cause=cause, action=action)
+    if vendor is None or foreign(one.action, vendor.name) is None:
+        return one
+    general = CODES[one.code].action
+    if foreign(general, vendor.name) is not None:
+        title = VENDORS[vendor.name].name if vendor.name in VENDORS else vendor.name
+        general = f"look for this in {title}'s own documents: the usual remedy is another vendor's"
+    return replace(one, action=general)
 
 
 def _unlike(findings: Iterable[Finding]) -> tuple[Finding, ...]:

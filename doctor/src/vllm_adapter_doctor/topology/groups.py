@@ -111,9 +111,15 @@ def islands(devices: Sequence[TopoDevice], pairs: Sequence[Pair]) -> tuple[Islan
         near = (pair for pair in pairs if LinkKind.SWITCH <= pair.link.kind <= level)
         groups = components(labels, near)
         for group in groups:
-            if len(group) > 1:
+            if len(group) > 1 and _whole(group, pairs, level):
                 found.setdefault(group, Island(level.word, group))
     return (*found.values(), *_numa_groups(devices, pairs))
+
+
+def _whole(group: Sequence[str], pairs: Sequence[Pair], level: LinkKind) -> bool:
+    """Whether every pair of a group is that near: a chain of near pairs is no group."""
+    inner = (pair for pair in pairs if pair.first in group and pair.second in group)
+    return all(pair.link.kind <= level for pair in inner)
 
 
 def _numa_groups(devices: Sequence[TopoDevice], pairs: Sequence[Pair]) -> tuple[Island, ...]:

@@ -49,7 +49,7 @@ def unexplained(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
         "line": _short(_text(lines, last)),
     }
     beside = any(one.severity is Severity.ERROR for one in box.said)
-    case = "failed beside" if beside else "failed"
+    case = "failed beside" if beside else "consequence" if last.follows else "failed"
     yield RuleHit(evidence, values, case if last.strong else "complained")
 
 

@@ -83,6 +83,7 @@ def _device(
         card=int(named["index"]),
         die=int(placed["die"]) if placed["die"] else None,
         bdf=normal_bdf(placed["bdf"]),
+        node_number=_number_of_node(placed),
         arch=arch_of_name(named["name"], boards),
         memory_total_bytes=total * MIB if total else None,
         memory_used_bytes=used * MIB if 0 < total >= used else None,
@@ -93,6 +94,11 @@ def _device(
             utilization_percent=number(placed["load"]),
         ),
     )
+
+
+def _number_of_node(placed: re.Match[str]) -> int | None:
+    number_ = placed.groupdict().get("node")
+    return int(number_) if number_ else None
 
 
 def _add_process(

@@ -12,16 +12,19 @@ from vllm_adapter_doctor.report.text import Report
 
 SOURCE: Final = "sycl-ls"
 _LINE: Final = re.compile(
-    r"\[(?:ext_oneapi_)?level_zero:gpu(?:\]\[level_zero)?:(?P<index>\d+)\]\s+"
+    r"\[(?:ext_oneapi_)?level_zero:gpu(?:\]\[level_zero)?(?::(?P<index>\d+))?\]\s+"
     r"(?:[^,\[\]]*, )?(?P<name>Intel\(R\) [^,]*?)(?: \d+(?:\.\d+)+)? \[[\d.+]+\]\s*$"
 )
 
 
 def parse(report: Report) -> HostFacts:
-    """Devices by Level Zero's numbers, which ZE_AFFINITY_MASK changes."""
+    """Devices by Level Zero's numbers, which ZE_AFFINITY_MASK changes.
+
+    Under ONEAPI_DEVICE_SELECTOR the tool prints no numbers: then they are counted.
+    """
     found: dict[int, Accelerator] = {}
     for _, line in report.find(_LINE):
-        name, index = line["name"], int(line["index"])
+        name, index = line["name"], int(line["index"] or len(found))
         part = in_processor("xpu", name, None)
         device = Accelerator(
             "xpu",
