@@ -45,6 +45,7 @@ def unexplained(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     evidence = [quoted(lines[last.said]), *dict.fromkeys(shown[-_SHOWN + 1 :])]
     values = {
         "place": last.place,
+        "log": data["logs"].get(box.vendor.name, "") if box.vendor else "",
         "project": _project(last.place, data["projects"]),
         "line": _short(_text(lines, last)),
     }
