@@ -157,6 +157,8 @@ def _box_line(facts: HostFacts, *, live: bool) -> str:
     lines = (
         f"{count} line{'s' if count != 1 else ''} of a report" if count else "facts of a machine"
     )
+    if count and facts.report[-1].number > count + count // 10:
+        lines += f" (of {facts.report[-1].number}: the others repeat them)"
     lines = "this machine" if live else lines
     torch = facts.torch.version if facts.torch else None
     return f"{lines}: {devices or 'no accelerator seen'}; torch {clean(torch or 'not seen')}"

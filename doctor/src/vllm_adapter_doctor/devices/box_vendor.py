@@ -7,7 +7,9 @@ what is written in the text. A vendor whose face others wear is believed last.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
 from vllm_adapter.hostfacts.facts import HostFacts, Line
@@ -23,6 +25,10 @@ _NODES: Final = re.compile(
     r"/dev/(?!shm|dxg)\w+|modprobe|\bdkms\b|\bkernel (?:driver|module)|NVIDIA_DRIVER_CAPABILITIES"
     r"|--gpus all|--group-add|usermod|install the driver|nvidia-fabricmanager"
 )
+_TRACES: Final = 200
+"""Places of one vendor that are looked at, until one is found that is no probe's."""
+_ENDS: Final = 2000
+"""Lines at the start and at the end of a long text that are looked at."""
 _PLATFORMS: Final = {"npu": "ascend", "hpu": "gaudi"}
 
 
@@ -63,9 +69,15 @@ def _of_software(facts: HostFacts) -> Iterator[BoxVendor]:
 def traced(lines: Iterable[Line]) -> Mapping[str, int]:
     """Vendors whose software is at work in a text, and the first line that shows each."""
     found: dict[str, int] = {}
+    known = tuple(lines)
+    if len(known) > 2 * _ENDS:
+        known = (*known[:_ENDS], *known[-_ENDS:])
+    text = "\n".join(line.text for line in known)
+    starts = [0, *accumulate(len(line.text) + 1 for line in known)]
     for name, pattern in _traces():
-        for line in lines:
-            if pattern.search(line.text) and not _PROBE.search(line.text):
+        for hit in islice(pattern.finditer(text), _TRACES):
+            line = known[bisect_right(starts, hit.start()) - 1]
+            if not _PROBE.search(line.text):
                 found[name] = line.number
                 break
     return found

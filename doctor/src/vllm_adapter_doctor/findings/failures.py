@@ -59,6 +59,7 @@ class FailureWords:
         self.harmless = _either(data["harmless"])
         self.follows = _either(data["follows"])
         self.lives = _either(data["lives"])
+        self.hints = tuple(data["hints"])
 
 
 def _either(patterns: Sequence[str]) -> re.Pattern[str]:
@@ -147,6 +148,9 @@ def _line(
     lines: Sequence[Line], at: int, words: FailureWords, quoted: Callable[[int, int], bool]
 ) -> Failure | None:
     text = lines[at].text
+    small = text.lower()
+    if not any(word in small for word in words.hints):
+        return None
     raised = _RAISED.search(text)
     strong = raised or words.strong.search(text)
     hit = strong or words.weak.search(text)
