@@ -45,7 +45,7 @@ def allowed(codes: set[str]) -> set[str]:
     return codes | hidden | UNKNOWN
 
 
-def holds(damaged: str, *whole: str, more: set[str] = set()) -> None:
+def holds(damaged: str, *whole: str, more: frozenset[str] = frozenset()) -> None:
     vendors, devices, codes = answer(damaged)
     known = [answer(one) for one in whole]
     assert vendors <= set().union(*(one[0] for one in known)) or not known[0][0]
@@ -68,11 +68,15 @@ def test_cut_at_a_line(name, share, end):
 @given(NAMES, NAMES)
 def test_glued_to_another(name, other):
     # a torch for the CPU of one box and the devices of the other are one box to who reads it
-    holds(f"{TEXTS[name]}\n\n{TEXTS[other]}", TEXTS[name], TEXTS[other], more={"VA1201"})
+    holds(
+        f"{TEXTS[name]}\n\n{TEXTS[other]}", TEXTS[name], TEXTS[other], more=frozenset({"VA1201"})
+    )
 
 
 @settings(max_examples=examples(40))
-@given(NAMES, st.sampled_from(("web-1  | ", "2026-11-20T08:00:00.123456789Z ", "> ", "> > ", "    ")))
+@given(
+    NAMES, st.sampled_from(("web-1  | ", "2026-11-20T08:00:00.123456789Z ", "> ", "> > ", "    "))
+)
 def test_prefixed_or_quoted(name, mark):
     text = "".join(mark + line for line in TEXTS[name].splitlines(keepends=True))
     holds(text, TEXTS[name])

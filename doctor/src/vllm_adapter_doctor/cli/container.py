@@ -84,8 +84,8 @@ def _nothing(choice: DeviceChoice, as_json: bool) -> int:
     else:
         print(f"chosen: {clean(choice.sentence)}")
         print(
-            "no flags: this box is for an accelerator, and none can be used; `vllm-adapter devices` "
-            "says why, `VA_FALLBACK=allow` prints the flags for the CPU"
+            "no flags: this box is for an accelerator, and none can be used; "
+            "`vllm-adapter devices` says why, `VA_FALLBACK=allow` prints the flags for the CPU"
         )
     return 1
 

@@ -115,9 +115,7 @@ def _of_devices(facts: HostFacts, findings: Sequence[Finding], *, live: bool) ->
     )
 
 
-def _document(
-    facts: HostFacts, findings: Sequence[Finding], recognised: bool
-) -> dict[str, Any]:
+def _document(facts: HostFacts, findings: Sequence[Finding], recognised: bool) -> dict[str, Any]:
     from vllm_adapter.contract.finding import Severity
     from vllm_adapter_doctor.devices.box_vendor import box_vendor
     from vllm_adapter_doctor.devices.inventory import inventory

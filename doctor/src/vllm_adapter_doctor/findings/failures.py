@@ -99,9 +99,9 @@ def find_failures(
             continue
         if words.lives.search(text):
             found.clear()
-        elif text and (one := _line(lines, at, words, quoted)):
-            found.append(one)
-            at = one.last
+        elif text and (said := _line(lines, at, words, quoted)):
+            found.append(said)
+            at = said.last
         at += 1
     return list(_chained(lines, found))
 

@@ -50,9 +50,13 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     (
         "nvidia_smi",
         r"NVIDIA-SMI|Persistence-M|NVML library|UUID: |index,|device handle|GPU +Name"
-        r"|--query-gpu|memory\.total \[|driver_version",
+        r"|^\W*GPU \d+\W{1,5}(?:NVIDIA|Tesla|GeForce|Quadro) |--query-gpu|memory\.total \[|driver_version",
     ),
-    ("npu_smi", r"npu-smi|Hugepages-Usage|Chip Logic ID|Chip Name"),
+    (
+        "npu_smi",
+        r"npu-smi|Hugepages-Usage|Chip Logic ID|Chip Name"
+        r"|^\|\s*\d+\s+(?:Ascend\s?)?\d{3}[\w-]*\s*\|\s*(?:OK|Warning|Alarm|Critical)\s*\|",
+    ),
     ("vendor_tables", r""),  # the tools that are data have anchors of their own
     ("rocm_smi", r"PwrCap|(?:GPU|DCU|HCU)\[\d+\]|\"card\d"),
     ("rocminfo", r"ROCk module version|^\s*Agent \d"),
@@ -62,7 +66,7 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ("dmesg", r"habanalabs|NVRM|amdgpu|\b(?:xe|i915) [0-9a-f]{4}:"),
     (
         "proc_files",
-        r"NVRM version|/sys/module/|version\.info|package_name=|ascendhal_|/dev/|Bus Location"
+        r"NVRM version|/sys/bus/pci/devices/|/sys/module/|version\.info|package_name=|ascendhal_|/dev/|Bus Location"
         r"|^\s*Module +Size|^\s*[a-z]\w+ +\d{4,} +\d",
     ),
     (

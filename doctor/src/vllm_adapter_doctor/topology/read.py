@@ -228,9 +228,7 @@ def _nics(table: LinkMatrix, rows: Sequence[_Row]) -> Iterator[Nic]:
         yield Nic(nic, names.get(nic), best.word, tuple(near), across)
 
 
-def _several_nodes(
-    devices: Sequence[TopoDevice], nics: Sequence[Nic], facts: HostFacts
-) -> bool:
+def _several_nodes(devices: Sequence[TopoDevice], nics: Sequence[Nic], facts: HostFacts) -> bool:
     """Whether anything tells that the host has more than one node with CPUs.
 
     SYS alone does not: virtual machines and boards with several roots say so on one socket. Beside

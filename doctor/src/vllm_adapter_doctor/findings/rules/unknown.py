@@ -1,4 +1,4 @@
-"""Failures of a text that no other rule explains: quoted, so that nobody is told that all is well."""
+"""Failures of a text that no other rule explains: quoted, so that nobody hears all is well."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def unexplained(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     lines = box.facts.report
     if not lines:
         return
-
 
     def quotes(at: int, start: int) -> bool:
         return box.searched.is_quoted(at) or box.searched.is_advice(at, start)
@@ -84,14 +83,14 @@ def _without_explained(
                 start = number if start is None else min(start, number)
     said = {text for text in said if len(text) >= _TELLING}
     left = []
-    for one in found:
-        numbers = range(lines[one.first].number, lines[one.last].number + 1)
-        text = _text(lines, one)
+    for failure in found:
+        numbers = range(lines[failure.first].number, lines[failure.last].number + 1)
+        text = _text(lines, failure)
         if any(number in own for number in numbers) or any(each in text for each in said):
             continue
-        if start is not None and (not one.strong or lines[one.last].number >= start):
+        if start is not None and (not failure.strong or lines[failure.last].number >= start):
             continue
-        left.append(one)
+        left.append(failure)
     return left
 
 

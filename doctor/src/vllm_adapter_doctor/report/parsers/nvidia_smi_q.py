@@ -76,7 +76,13 @@ _FABRIC: Final = {  # the good value of each: any other one is a fault
     "access_timeout_recovery": ("no", "false"),
     "incorrect_configuration": ("none", "no", "false"),
 }
-_UNTOLD: Final = ("", "n/a", "not supported", "unknown", "requested functionality has been deprecated")
+_UNTOLD: Final = (
+    "",
+    "n/a",
+    "not supported",
+    "unknown",
+    "requested functionality has been deprecated",
+)
 """Values that say nothing."""
 _ALIASES: Final = {
     "gpu_uuid": "uuid",

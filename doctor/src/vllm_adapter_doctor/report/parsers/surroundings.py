@@ -24,7 +24,8 @@ _SIGNS: Final = (
     (
         re.compile(
             r"microsoft-standard-WSL2|/usr/lib/wsl/|/dev/dxg\b|/mnt/wslg\b|\bWSL is detected\b"
-            r"|\bWSL environment detected|\blibrocdxg|roc\w*4wsl|\bWSL ?2\b.*\b(?:Ubuntu|Windows|kernel)"
+            r"|\bWSL environment detected|\blibrocdxg|roc\w*4wsl"
+            r"|\bWSL ?2\b.*\b(?:Ubuntu|Windows|kernel)"
             r"|\b(?:Ubuntu|Windows|Debian)\b.*\bWSL ?2\b",
             re.I,
         ),
