@@ -136,7 +136,7 @@ def _traceback(lines: Sequence[Line], start: int, words: FailureWords) -> Failur
             if not frames and indent <= margin:
                 break
         last = at
-    return Failure(start, last, last, True, place, False)
+    return Failure(start, last, start, True, place, True)  # its end, which says why, is cut
 
 
 def _place(frame: re.Match[str]) -> str:

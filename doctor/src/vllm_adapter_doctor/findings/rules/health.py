@@ -136,6 +136,7 @@ def held(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
         whole = (one for one in devices if not _part(one, parted))
         idle = min((one.memory_used_bytes or 0 for one in whole), default=0)
         said: set[int] = set()
+        yield from _in_use(box, devices)
         for one in devices:
             total = one.memory_total_bytes or 1
             processes = [p for p in one.processes if (p.memory_bytes or 0) > total * _BUSY_SHARE]
@@ -169,6 +170,28 @@ def held(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
                 },
                 "now" if box.live or len(devices) > 1 else "in a report",
             )
+
+
+def _in_use(box: ExaminedHost, devices: Sequence[Accelerator]) -> Iterator[RuleHit]:
+    """Devices of a report that are in use beside others that are free."""
+    full = [
+        one
+        for one in devices
+        if (one.memory_used_bytes or 0) > (one.memory_total_bytes or 1) * _HALF
+    ]
+    if box.live or not full or len(full) == len(devices) or any(one.processes for one in full):
+        return
+    evidence = [
+        Evidence(
+            f"{_name(one)}: {(one.memory_used_bytes or 0) >> 20} of "
+            f"{(one.memory_total_bytes or 0) >> 20} MiB in use",
+            one.source,
+        )
+        for one in full
+    ]
+    free = ", ".join(str(one.index) for one in devices if one not in full)
+    values = {"devices": ", ".join(map(_name, full)), "free": free}
+    yield RuleHit(evidence[:MAX_EVIDENCE], values, "in use")
 
 
 def _part(one: Accelerator, parted: str) -> bool:

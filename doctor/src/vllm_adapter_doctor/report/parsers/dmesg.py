@@ -54,7 +54,9 @@ _AMD_BAD: Final = re.compile(
 )
 _AMD_VERSION: Final = re.compile(r"\bamdgpu version: (\d+(?:\.\d+)+)\s*$")
 _INTEL: Final = re.compile(rf"\b(?:xe|i915) (?P<bdf>{_BDF}): (?P<what>\S.*)$")
-_INTEL_BAD: Final = re.compile(r"\*ERROR\*|GPU HANG|wedged|Timedout job|probe .*failed")
+_INTEL_BAD: Final = re.compile(
+    r"\*ERROR\*|GPU HANG|wedged|Timedout job|probe .*failed|[Ee]ngine reset|Fault response: Unsuccess"
+)
 _SINGLE: Final = (
     ("rocm", _AMD, _AMD_BAD),
     ("xpu", _INTEL, _INTEL_BAD),

@@ -134,7 +134,9 @@ def _listed(report: Report) -> tuple[Accelerator, ...]:
         written = _WRITTEN.match(line.text)
         if written and "MiB" not in line.text:
             name = written[2].strip("*` ")
-            found.append(Accelerator(maker(name, "cuda"), int(written[1]), "nvidia-smi", name=name))
+            found.append(
+                Accelerator(maker(name, "cuda"), int(written[1]), "nvidia-smi", name=name)
+            )
             continue
         mig = _LISTED_MIG.match(line.text)
         if mig and found:

@@ -1,0 +1,66 @@
+"""Devices in lists that no vendor's tool prints: ggml's of its devices, and how people count them.
+
+What a person wrote is believed only of vendors of whom no tool tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from vllm_adapter.hostfacts.device_facts import Accelerator
+from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter_doctor.report.parsers._common import binary_size
+from vllm_adapter_doctor.report.parsers._makers import maker
+from vllm_adapter_doctor.report.text import Report
+
+GGML: Final = "torch"  # it counts what a program may see, as torch does
+WRITTEN: Final = "the text"
+_LISTED: Final = re.compile(
+    r"^\s*Device (?P<index>\d{1,3}): (?P<name>\S[^,]{1,60}), (?:compute capability|gfx\w+)"
+)
+_COUNTED: Final = re.compile(
+    r"(?<![\w.])(?P<count>[1-9]\d?)\s?(?:[x\u00d7*])\s?(?:\*\*)?"
+    r"(?P<name>(?:NVIDIA|AMD|Intel|Huawei|Ascend|Kunlun\w*|Tesla|GeForce|RTX|Radeon|Instinct|MTT|MetaX"
+    r"|Gaudi|Arc|Hygon|Cambricon|A100|H100|H200|H20|L40S?|MI\d{3}X?|RX)\b[^,;|()\n]{0,40})"
+    r"(?P<rest>.{0,40})"
+)
+_SIZE: Final = re.compile(r"\b(\d{1,3}) ?(?:GB|GiB)\b")
+_END: Final = re.compile(
+    r"\s+(?:with|on|in|and|at|per|GPUs?|cards?|NPUs?|each|using|via|PCIe:).*$|[*`:.]+.*$"
+)
+_BARE: Final = {"RTX": "cuda", "A100": "cuda", "H100": "cuda", "H200": "cuda", "H20": "cuda"}
+_MOST: Final = 16
+
+
+def parse(report: Report) -> HostFacts:
+    """The devices of both kinds of lists."""
+    return HostFacts(accelerators=(*_listed(report), *_counted(report)))
+
+
+def _listed(report: Report) -> Iterator[Accelerator]:
+    for _, found in report.find(_LISTED):
+        vendor = maker(found["name"], "")
+        if vendor:
+            yield Accelerator(vendor, int(found["index"]), GGML, name=found["name"].strip())
+
+
+def _counted(report: Report) -> Iterator[Accelerator]:
+    """One count a vendor: the first that is written."""
+    known: set[str] = set()
+    for _, found in report.find(_COUNTED):
+        name = _END.sub("", found["name"]).strip(" -")
+        vendor = maker(name, "") or _BARE.get(re.split(r"[ -]", name)[0], "")
+        if (
+            not vendor
+            or vendor in known
+            or int(found["count"]) > _MOST
+            or not re.search(r"\d", name)
+        ):
+            continue
+        known.add(vendor)
+        size = _SIZE.search(found["name"] + found["rest"])
+        memory = binary_size(f"{size[1]} GiB") if size else None
+        for index in range(int(found["count"])):
+            yield Accelerator(vendor, index, WRITTEN, name=name, memory_total_bytes=memory)
