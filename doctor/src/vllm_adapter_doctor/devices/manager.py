@@ -132,10 +132,14 @@ class DeviceManager:
         object.__setattr__(self, "_candidates", self._judge())
 
     @property
-    def is_for_devices(self) -> bool:
-        """Whether the box has an accelerator, or its software is for one: the CPU is no answer."""
+    def why_not_cpu(self) -> str:
+        """Why flags for the CPU are no answer for this box; empty where they are one."""
         found = any(not one.integrated for one in self.inventory.devices)
-        return found or box_vendor(self.facts) is not None
+        if found or box_vendor(self.facts) is not None:
+            return "this box is for an accelerator, and none can be used"
+        facts = self.facts
+        told = self.live or facts.torch or facts.vllm or facts.cpu.model or not facts.report
+        return "" if told else "nothing tells what this box has"
 
     def candidates(self) -> tuple[DeviceCandidate, ...]:
         """Every device, with the verdicts on it."""

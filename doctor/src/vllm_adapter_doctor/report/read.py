@@ -60,12 +60,15 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
         r"|^\|\s*\d+\s+(?:Ascend\s?)?\d{3}[\w-]*\s*\|\s*(?:OK|Warning|Alarm|Critical)\s*\|",
     ),
     ("vendor_tables", r""),  # the tools that are data have anchors of their own
-    ("rocm_smi", r"PwrCap|(?:GPU|DCU|HCU)\[\d+\]|\"card\d"),
+    ("rocm_smi", r"PwrCap|\bNPS\d, *[SDTQC]PX\b|(?:GPU|DCU|HCU)\[\d+\]|\"card\d"),
     ("rocminfo", r"ROCk module version|^\s*Agent \d"),
     ("sycl_ls", r"level_zero:gpu"),
     ("lspci", r"^\s*(?:IOMMU [Gg]roup\W+\d+\W+)?[0-9a-f:]*[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] "),
     ("inxi", r"^\s*Graphics:"),
-    ("counted_lists", r"\d\s?[x\u00d7*]\s?\**[A-Z]|^\s*Device \d+: \S"),
+    (
+        "counted_lists",
+        r"\d\s?[x\u00d7*]\s?\**[A-Z]|^\s*Device \d+: \S|^[\s|\u2502\u2503]{0,4}\d{1,2}\s*[|\u2502\u2503:\s]",
+    ),
     ("dmesg", r"habanalabs|NVRM|amdgpu|\b(?:xe|i915) [0-9a-f]{4}:"),
     (
         "proc_files",

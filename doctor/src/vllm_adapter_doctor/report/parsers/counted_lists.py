@@ -11,7 +11,7 @@ from typing import Final
 
 from vllm_adapter.hostfacts.device_facts import Accelerator
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter_doctor.report.parsers._common import binary_size
+from vllm_adapter_doctor.report.parsers._common import binary_size, normal_bdf
 from vllm_adapter_doctor.report.parsers._makers import maker
 from vllm_adapter_doctor.report.text import Report
 
@@ -26,6 +26,14 @@ _COUNTED: Final = re.compile(
     r"|Gaudi|Arc|Hygon|Cambricon|A100|H100|H200|H20|L40S?|MI\d{3}X?|RX)\b[^,;|()\n]{0,40})"
     r"(?P<rest>.{0,40})"
 )
+_TABLED: Final = re.compile(
+    r"^[\s|\u2502\u2503+]{0,4}(?P<index>\d{1,2})\s*[|\u2502\u2503:\s]\s*(?P<cells>\S.*)$"
+)
+_BDF: Final = re.compile(r"\b[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]\b")
+_READ: Final = frozenset(
+    "cuda rocm xpu ascend gaudi musa metax mlu hygon kunlunxin iluvatar thead neuron tpu".split()
+)
+"""Vendors whose own tables are read elsewhere."""
 _SIZE: Final = re.compile(r"\b(\d{1,3}) ?(?:GB|GiB)\b")
 _END: Final = re.compile(
     r"\s+(?:with|on|in|and|at|per|GPUs?|cards?|NPUs?|each|using|via|PCIe:).*$|[*`:.]+.*$"
@@ -36,7 +44,7 @@ _MOST: Final = 16
 
 def parse(report: Report) -> HostFacts:
     """The devices of both kinds of lists."""
-    return HostFacts(accelerators=(*_listed(report), *_counted(report)))
+    return HostFacts(accelerators=(*_listed(report), *_tabled(report), *_counted(report)))
 
 
 def _listed(report: Report) -> Iterator[Accelerator]:
@@ -44,6 +52,35 @@ def _listed(report: Report) -> Iterator[Accelerator]:
         vendor = maker(found["name"], "")
         if vendor:
             yield Accelerator(vendor, int(found["index"]), GGML, name=found["name"].strip())
+
+
+def _tabled(report: Report) -> Iterator[Accelerator]:
+    """Rows of tables that no parser knows: a number, then a product of a vendor."""
+    seen: set[tuple[str, int]] = set()
+    for position, found in report.find(_TABLED):
+        cells = [cell.strip() for cell in re.split(r"[|\u2502\u2503]|\s{2,}", found["cells"])]
+        name = next((cell for cell in cells if 3 <= len(cell) <= 40 and maker(cell, "")), "")
+        vendor = maker(name, "")
+        place = _BDF.search(found["cells"])
+        if vendor and vendor not in _READ and (vendor, int(found["index"])) not in seen:
+            seen.add((vendor, int(found["index"])))
+            yield Accelerator(
+                vendor,
+                int(found["index"]),
+                WRITTEN,
+                name=name,
+                bdf=normal_bdf(place[0]) if place else None,
+                memory_total_bytes=_size_below(report, position),
+            )
+
+
+def _size_below(report: Report, position: int) -> int | None:
+    """The memory in a row, or in the next one, which goes on with the same device."""
+    for line in report.lines[position : position + 2]:
+        size = re.search(r"\b(\d{3,6}) ?MiB\b", line.text)
+        if size:
+            return int(size[1]) << 20
+    return None
 
 
 def _counted(report: Report) -> Iterator[Accelerator]:

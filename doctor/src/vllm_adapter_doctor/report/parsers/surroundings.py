@@ -34,13 +34,13 @@ _SIGNS: Final = (
     (
         re.compile(
             r"/\.dockerenv|/docker/overlay2|nvidia-container-cli|^Attaching to \S+-\d+\b"
-            r"|^(?:\S*[$#] )?(?:sudo )?docker (?:run|exec|compose)\b"
+            r"|(?:^|[$#] )(?:sudo )?docker (?:run|exec|compose)\b"
             r"|^\(?\w*\)?\s?root@[0-9a-f]{12}:"
         ),
         ("container", "docker"),
     ),
     (
-        re.compile(r"/run/\.containerenv|^(?:\S*[$#] )?(?:sudo )?podman (?:run|exec)\b"),
+        re.compile(r"/run/\.containerenv|(?:^|[$#] )(?:sudo )?podman (?:run|exec)\b"),
         ("container", "podman"),
     ),
     (
