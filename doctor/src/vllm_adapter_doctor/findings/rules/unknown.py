@@ -17,6 +17,8 @@ _TELLING: Final = 12
 """Characters of a text that is not found in another line by chance."""
 _NEAR: Final = 2
 """Lines beside one that is explained which are of the same message."""
+_KERNEL: Final = re.compile(r"\bNVRM: |\bamdgpu\b|\bhabanalabs\b|\b(?:xe|i915) [0-9a-f]{4}:")
+"""Lines of the kernel's log: what a driver says of a device whose fault a finding names."""
 _LINE: Final = "line "
 
 
@@ -81,12 +83,15 @@ def _without_explained(
             own.update(range(number - _NEAR, number + _NEAR + 1) if _is_wrong(one) else (number,))
             if one.severity is Severity.ERROR:
                 start = number if start is None else min(start, number)
+    of_kernel = any(one.code[:4] in ("VA17", "VA18") and _is_wrong(one) for one in box.said)
     said = {text for text in said if len(text) >= _TELLING}
     left = []
     for failure in found:
         numbers = range(lines[failure.first].number, lines[failure.last].number + 1)
         text = _text(lines, failure)
         if any(number in own for number in numbers) or any(each in text for each in said):
+            continue
+        if of_kernel and not failure.strong and _KERNEL.search(text):
             continue
         if start is not None and (not failure.strong or lines[failure.last].number >= start):
             continue

@@ -49,7 +49,7 @@ _LOADED: Final = re.compile(
 )
 _AMD: Final = re.compile(rf"\bamdgpu (?P<bdf>{_BDF}): (?P<what>\S.*)$")
 _AMD_BAD: Final = re.compile(
-    r"GPU reset begin|GPU reset.* failed|ring \S+ timeout|uncorrectable|GPU recovery failed"
+    r"GPU reset begin|GPU reset.* failed|queue reset failed|MODE\d reset|GPU reset succeeded|ring \S+ timeout|uncorrectable|GPU recovery failed"
     r"|[Ff]atal error during GPU init|probe .*failed|page fault|MES failed"
 )
 _AMD_VERSION: Final = re.compile(r"\bamdgpu version: (\d+(?:\.\d+)+)\s*$")
