@@ -35,6 +35,7 @@ _PREFIXES: Final = tuple(
          r"(?:[a-z][\w.-]*\s+\| (?=[|+ ]|(?:(?! \| ).)*$)|[a-z][\w.-]*-\d+\s+\| (?!\d))"),
         ("ray", r"\([A-Za-z_]+\w*(?: [\w=]+)* pid=\d+(?:, ip=[\d.]+)?\)\s?"),  # engine and Ray
         ("rank", r"\[rank\d+\]:[ ]?|\[\d+,\d+\]<std(?:out|err)>: ?"),
+        ("logger", r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+ - [\w.]+ - [A-Z]+ - ?"),
         ("time", _TIME),
         ("journal", r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w./@-]+\[\d+\]: "),
     )

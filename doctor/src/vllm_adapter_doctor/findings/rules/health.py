@@ -65,6 +65,7 @@ def device_errors(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     if not any(one.health.errors for one in box.facts.accelerators):
         yield from _of_lines(box, [one for one in known if one.name not in data["of_devices"]])
         return
+    hung: set[str] = set()  # devices of which the worse is said already
     for kind in known:
         named = _place if kind.name in data["by_place"] else _name
         hit = [
@@ -75,7 +76,12 @@ def device_errors(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
         ]
         if hit:
             evidence = [Evidence(error, f"{source}, {name}") for name, source, error in hit]
+            if kind.name == "reset":
+                hit = [one for one in hit if one[0] not in hung]
+            hung |= {name for name, _, _ in hit}
             names = ", ".join(dict.fromkeys(name for name, _, _ in hit))
+            if not names:
+                continue
             yield RuleHit(evidence[:MAX_EVIDENCE], {"devices": names}, kind.name)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from vllm_adapter.hostfacts.device_facts import Accelerator
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_doctor.report.parsers._common import binary_size, normal_bdf
+from vllm_adapter_doctor.report.parsers._display import in_processor
 from vllm_adapter_doctor.report.parsers._makers import maker
 from vllm_adapter_doctor.report.text import Report
 
@@ -39,12 +40,17 @@ _END: Final = re.compile(
     r"\s+(?:with|on|in|and|at|per|GPUs?|cards?|NPUs?|each|using|via|PCIe:).*$|[*`:.]+.*$"
 )
 _BARE: Final = {"RTX": "cuda", "A100": "cuda", "H100": "cuda", "H200": "cuda", "H20": "cuda"}
+_NAMED: Final = re.compile(
+    r"^\W*(?:\d{1,2}\s+)?(?:\*\*)?(?:GPU|NPU|Accelerator|Device Name|Card [Mm]odel|Product Name)s?(?:\*\*)?"
+    r"\s*:\s*(?:\*\*)?\s*(?P<name>[A-Za-z][^\n,;|]{3,60})"
+)
 _MOST: Final = 16
 
 
 def parse(report: Report) -> HostFacts:
     """The devices of both kinds of lists."""
-    return HostFacts(accelerators=(*_listed(report), *_tabled(report), *_counted(report)))
+    written = tuple(_counted(report)) or tuple(_single(report))
+    return HostFacts(accelerators=(*_listed(report), *_tabled(report), *written))
 
 
 def _listed(report: Report) -> Iterator[Accelerator]:
@@ -72,6 +78,19 @@ def _tabled(report: Report) -> Iterator[Accelerator]:
                 bdf=normal_bdf(place[0]) if place else None,
                 memory_total_bytes=_size_below(report, position),
             )
+
+
+def _single(report: Report) -> Iterator[Accelerator]:
+    """ "GPU: NAME", each line one device."""
+    numbers: dict[str, int] = {}
+    for _, found in report.find(_NAMED):
+        name = re.sub(r"\s*\((?!R\)|TM\)).*$", "", _END.sub("", found["name"])).strip(" -*")
+        vendor = maker(name, "")
+        if not vendor or not re.search(r"\d", name):
+            continue
+        index = numbers[vendor] = numbers.get(vendor, -1) + 1
+        part = in_processor(vendor, found["name"], None)
+        yield Accelerator(vendor, index, WRITTEN, name=name, integrated=part)
 
 
 def _size_below(report: Report, position: int) -> int | None:
