@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -13,6 +14,7 @@ from vllm_adapter_doctor.devices.box_vendor import foreign, on_wsl
 from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost
 from vllm_adapter_doctor.findings.register import all_rules
 
+_DEVICE: Final = re.compile(r"\bdevice [0-9]")
 _ORDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
@@ -25,6 +27,7 @@ def diagnose(box: ExaminedHost, others: Iterable[Finding] = ()) -> tuple[Finding
     codes = {one.code for one in said}
     explained = {code for cause in codes for code in CODES[cause].explains}
     kept = [_for_vendor(one, box) for one in said if one.code not in explained]
+    kept = _events(kept)
     return tuple(sorted(kept, key=lambda one: (_ORDER[one.severity], one.code)))
 
 
@@ -41,6 +44,20 @@ def _for_vendor(one: Finding, box: ExaminedHost) -> Finding:
         title = VENDORS[vendor.name].name if vendor.name in VENDORS else vendor.name
         general = f"look for this in {title}'s own documents: the usual remedy is another vendor's"
     return replace(one, action=general)
+
+
+def _events(findings: list[Finding]) -> list[Finding]:
+    """A fault of a device once: what names no device joins what names one, of the same code."""
+    named = {
+        one.code: one
+        for one in reversed(findings)
+        if CODES[one.code].stops == ("device",) and _DEVICE.search(one.cause)
+    }
+    return [
+        one
+        for one in findings
+        if one.code not in named or one is named[one.code] or _DEVICE.search(one.cause)
+    ]
 
 
 def _unlike(findings: Iterable[Finding]) -> tuple[Finding, ...]:

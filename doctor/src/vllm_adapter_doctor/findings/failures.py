@@ -20,7 +20,7 @@ _CHAIN: Final = re.compile(
     r"During handling of the above exception|The above exception was the direct cause"
 )
 _RAISED: Final = re.compile(
-    r"(?:^\W*|[\])|:] +|ERROR +|[Ee]xception: |[Ee]rror: )"
+    r"(?<![\w.'\"(`])"
     r"(?P<name>(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Timeout|Abort))(?:: |:?$)"
 )
 _NAMED: Final = re.compile(r"^[A-Za-z_][\w.]*(?:\[.*?\])?(?::|$)")

@@ -33,6 +33,8 @@ _SERVER: Final = r"(?i)vllm|sglang|ray::|EngineCore|Worker_TP"
 
 
 def _name(one: Accelerator) -> str:
+    if one.source == "kernel log" and one.bdf:  # which counts no devices
+        return _place(one)
     where = f" ({one.bdf})" if one.bdf else ""
     return f"{one.vendor} device {one.index}{where}"
 

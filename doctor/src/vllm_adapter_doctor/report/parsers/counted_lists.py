@@ -21,6 +21,9 @@ WRITTEN: Final = "the text"
 _LISTED: Final = re.compile(
     r"^\s*Device (?P<index>\d{1,3}): (?P<name>\S[^,]{1,60}), (?:compute capability|gfx\w+)"
 )
+_PROPERTIES: Final = re.compile(
+    r"^\W*(?P<index>\d{1,2})\]?: _\w*DeviceProperties\(name='(?P<name>[^']+)'"
+)
 _COUNTED: Final = re.compile(
     r"(?<![\w.])(?P<count>[1-9]\d?)\s?(?:[x\u00d7*])\s?(?:\*\*)?"
     r"(?P<name>(?:NVIDIA|AMD|Intel|Huawei|Ascend|Kunlun\w*|Tesla|GeForce|RTX|Radeon|Instinct|MTT|MetaX"
@@ -41,8 +44,8 @@ _END: Final = re.compile(
 )
 _BARE: Final = {"RTX": "cuda", "A100": "cuda", "H100": "cuda", "H200": "cuda", "H20": "cuda"}
 _NAMED: Final = re.compile(
-    r"^\W*(?:\d{1,2}\s+)?(?:\*\*)?(?:GPU|NPU|Accelerator|Device Name|Card [Mm]odel|Product Name)s?(?:\*\*)?"
-    r"\s*:\s*(?:\*\*)?\s*(?P<name>[A-Za-z][^\n,;|]{3,60})"
+    r"^\W*(?:\d{1,2}\s+)?(?:\*\*)?(?:GPU|NPU|Accelerator|Dev(?:ice)? Name|Card [Mm]odel|Product Name)s?(?:\*\*)?"
+    r"\s*:\s*(?:\*\*)?\s*(?P<name>[A-Za-z][^\n,;|]{2,60})"
 )
 _MOST: Final = 16
 
@@ -54,6 +57,10 @@ def parse(report: Report) -> HostFacts:
 
 
 def _listed(report: Report) -> Iterator[Accelerator]:
+    for _, found in report.find(_PROPERTIES):
+        vendor = maker(found["name"], "")
+        if vendor:
+            yield Accelerator(vendor, int(found["index"]), GGML, name=found["name"])
     for _, found in report.find(_LISTED):
         vendor = maker(found["name"], "")
         if vendor:
