@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from vllm_adapter.hostfacts.device_facts import Accelerator
@@ -51,7 +52,9 @@ _MOST: Final = 16
 
 
 def parse(report: Report) -> HostFacts:
-    """The devices of both kinds of lists."""
+    """The devices of all these lists; a last line that may be cut is not read."""
+    if not report.ended:
+        report = replace(report, lines=report.lines[:-1])
     written = tuple(_counted(report)) or tuple(_single(report))
     return HostFacts(accelerators=(*_listed(report), *_tabled(report), *written))
 

@@ -125,14 +125,14 @@ def _asked(report: Report) -> list[Driver]:
 def _listed(report: Report) -> tuple[Accelerator, ...]:
     """The lines of `nvidia-smi -L`; MIG instances follow their GPU."""
     found: list[Accelerator] = []
-    for line in report.lines:
+    for position, line in enumerate(report.lines):
         gpu = _LISTED.match(line.text)
         if gpu:
             vendor = maker(gpu[2], "cuda")
             found.append(Accelerator(vendor, int(gpu[1]), "nvidia-smi", name=gpu[2], uuid=gpu[3]))
             continue
         written = _WRITTEN.match(line.text)
-        if written and "MiB" not in line.text:
+        if written and "MiB" not in line.text and is_complete_line(report, position):
             name = written[2].strip("*` ")
             found.append(
                 Accelerator(maker(name, "cuda"), int(written[1]), "nvidia-smi", name=name)
