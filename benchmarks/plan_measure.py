@@ -33,7 +33,11 @@ def status(key: str) -> int:
 
 def main() -> None:
     name, dtype = sys.argv[1:3]
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_PLUGINS": "", "HF_HUB_OFFLINE": "1"}
+    os.environ |= {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_PLUGINS": "",
+        "HF_HUB_OFFLINE": "1",
+    }
     from vllm import LLM, SamplingParams
 
     imported = status("VmRSS")
@@ -65,7 +69,9 @@ def main() -> None:
     for context in CONTEXTS:
         shared = [(7 * i) % 1000 + 10 for i in range(context - STEPS - 8)]
         for batch in BATCHES:
-            prompts = [{"prompt_token_ids": [*shared, *range(10 + i, 18 + i)]} for i in range(batch)]
+            prompts = [
+                {"prompt_token_ids": [*shared, *range(10 + i, 18 + i)]} for i in range(batch)
+            ]
             best = []
             for _ in range(ROUNDS):
                 spent = []

@@ -35,6 +35,9 @@ exit code: 0 if it fits, 1 if not (then with what would make it fit) or if a --d
 """
 
 
+PASSES_ON: Final = True
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     parser.add_argument("model", metavar="MODEL", help="folder, config.json, .gguf, package:NAME")
@@ -69,7 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("A", "B"),
         help="what changes from A to B: descriptors, reports, profiles, or folders of an adapter",
     )
-    parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="-- ...", help="vLLM's flags")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from vllm_adapter.planning.demand import demand_of
     from vllm_adapter.planning.plan import make_plan
 
-    own = _own_flags(args)
+    own: tuple[str, ...] = args.passed_on
     _check(args)
     demand = demand_of(args.model)
     asked = workload(args.context, args.concurrency, args.objective, own)
@@ -112,18 +114,6 @@ def workload(
 
     kind = "latency" if objective == "latency" else "throughput"
     return Workload(context, concurrency, kind, own_values(own))  # type: ignore[arg-type]
-
-
-def _own_flags(args: argparse.Namespace) -> tuple[str, ...]:
-    flags = tuple(args.flags)
-    if flags and flags[0] == "--":
-        return flags[1:]
-    if flags:
-        raise InputError(
-            f"the argument {flags[0]!r} is not ours",
-            hint="vLLM's own flags stand behind --, ours before MODEL or right behind it",
-        )
-    return ()
 
 
 def _check(args: argparse.Namespace) -> None:

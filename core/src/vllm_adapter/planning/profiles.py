@@ -6,7 +6,6 @@ NAME is a file's stem or the end of it ("mi300x" for gfx942-mi300x.json); nothin
 from __future__ import annotations
 
 import difflib
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,8 +29,7 @@ def box_of_profile(text: str, folder: Path | None = None) -> PlanBox:
     path = Path(name)
     if name.endswith(".json") or "/" in name:
         capability = load_capability(path)
-        owner = path.parent.parent.name.removeprefix("vllm_adapter_")
-        adapter = owner if re.fullmatch("[a-z][a-z0-9_]*", owner) else "device"
+        adapter = capability.identity.torch_type or "device"
         return profile_box(capability, adapter, count, f"descriptor {path}")
     known = _descriptors(folder)
     wanted = name.lower()
