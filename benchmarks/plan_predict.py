@@ -1,7 +1,7 @@
 """What the planner predicts for two small models: weights, KV cache, memory, order of speed.
 
-Written before any run is measured: `plan_predict.py [PROFILE] > predicted.json`, without PROFILE for
-this machine. `plan_measure.py` runs the same cases, `plan_compare.py` holds both together.
+Written before any run is measured: `plan_predict.py [PROFILE] > predicted.json`; this machine
+without PROFILE. `plan_measure.py` runs the same cases, `plan_compare.py` holds both together.
 """
 
 from __future__ import annotations

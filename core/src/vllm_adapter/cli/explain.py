@@ -56,9 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 if there is something to explain, and nothing of it is bad news."""
-    from vllm_adapter.cli.explain_model import explain, is_model
+    if _is_model(args.key):
+        from vllm_adapter.cli.explain_model import explain
 
-    if is_model(args.key):
         if args.operator is not None or args.diff is not None:
             raise InputError(
                 f"{args.key} is a model, and takes no operator and no --diff",
@@ -83,6 +83,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(page.rstrip())
     return 0
+
+
+def _is_model(key: str) -> bool:
+    """Whether a key names a model: a folder with one, its config.json, a .gguf, package:NAME."""
+    if key.startswith("package:") or key.endswith((".gguf", "config.json")):
+        return True
+    path = Path(key)
+    try:
+        inside = (path / "config.json").exists() or any(path.glob("*.gguf"))
+        return path.is_dir() and inside and not (path / "adapter.json").exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _some_adapter() -> str:

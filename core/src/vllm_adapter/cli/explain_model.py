@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_adapter.cli.output import clean, colour, emit_json
@@ -14,20 +13,6 @@ if TYPE_CHECKING:
     from vllm_adapter.planning.box import PlanBox
     from vllm_adapter.planning.model_cases import ModelCase
     from vllm_adapter.planning.plan import ExecutionPlan
-
-
-def is_model(key: str) -> bool:
-    """Whether a key names a model: a folder or file that is there, or package:NAME."""
-    if key.startswith("package:") or key.endswith(".gguf"):
-        return True
-    path = Path(key)
-    try:
-        folder = path.is_dir() and not (path / "adapter.json").exists()
-        return path.is_file() or (
-            folder and ((path / "config.json").exists() or any(path.glob("*.gguf")))
-        )
-    except (OSError, ValueError):
-        return False
 
 
 def explain(args: argparse.Namespace) -> int:

