@@ -5,8 +5,8 @@ about, each under the SHA-256 of its text, so that a certificate is judged by it
 `core.json` is written by hand: what of a level must have run (`core`, see `claims.core_gaps`), and
 why each other rule may have no case (`may_be_absent`).
 
-`python -m vllm_adapter_conformance.certificate.mustpass` writes mustpass.json anew and keeps the list
-that it replaces; each list names the one before it, and a test wants the whole chain. With
+`python -m vllm_adapter_conformance.certificate.mustpass` writes mustpass.json anew and keeps the
+list that it replaces; each list names the one before it, and a test wants the whole chain. With
 `--no-certificates` the replaced one is not kept: for a list that never left a branch.
 """
 
