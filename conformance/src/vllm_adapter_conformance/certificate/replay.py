@@ -185,7 +185,8 @@ def _draw(plan: SuitePlan, listed: set[str], count: int) -> list[str]:
     of_drawn = _mixed(chance, [item for item in plan.items if DRAWN in item.case.id], listed)
     others = _mixed(chance, [item for item in plan.items if DRAWN not in item.case.id], listed)
     half = max(-(-count // 2), count - len(others))
-    chosen = [*of_drawn[:half], *others[: max(0, count - half)]]
+    chosen = of_drawn[:half]
+    chosen += others[: count - len(chosen)]
     if all(item.rule.level == LEVELS[0] for item in chosen):
         chosen[-1:] = [item for item in others if item.rule.level != LEVELS[0]][:1] or chosen[-1:]
     return [item.id for item in chosen]
