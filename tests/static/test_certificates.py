@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from vllm_adapter.cli.main import main
 from vllm_adapter_conformance.certificate import mustpass
 from vllm_adapter_conformance.certificate.verification import faults, load
 
@@ -39,6 +40,26 @@ def test_it_is_sound(path):
     assert faults(document) == []
     assert document["grade"] == "release"
     assert document["level_reached"] == path.stem.rpartition("-")[2]
+
+
+OLDER = [
+    path
+    for path in COMMITTED
+    if load(path)["suite"]["mustpass_sha256"] != mustpass.committed_sha256()
+]
+
+
+@pytest.mark.parametrize("path", OLDER, ids=lambda path: path.name)
+def test_verify_says_of_which_suite_it_is(path, capsys):
+    document = load(path)
+    assert main(["verify", str(path)]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    own = mustpass.listed(document["suite"]["mustpass_sha256"])
+    asked = document["level_asked"]
+    lacking = len(mustpass.committed().up_to(asked) - own.up_to(asked))
+    assert lacking and f"without {lacking} of the" in first and "by an earlier suite" in first
+    again = f"certify {document['adapter']['name']} --level {asked}"
+    assert any(again in line for line in rest)
 
 
 LISTS = Path(mustpass.__file__).parent / "lists"
