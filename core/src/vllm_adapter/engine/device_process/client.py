@@ -88,8 +88,8 @@ class OwnProcess:
     ) -> Any:
         until = time.monotonic() + seconds
         if self._order is not None:
-            order, self._order = self._order, None
-            self._exchange({"path": sys.path, "order": dict(order)}, until)
+            self._exchange({"path": sys.path, "order": dict(self._order)}, until)
+            self._order = None  # one that was refused is refused again, with its words
         asked = {"command": command, "given": dict(given), "forget": list(forget)}
         return self._exchange(asked, until)
 
