@@ -68,6 +68,22 @@ def streams(op: str, seed: str, contents: int) -> tuple[RandomTensors, RandomTen
     return RandomTensors(0, op, seed, numbers), RandomTensors(0, op, "places", seed, places > 0)
 
 
+def in_order(draw: RandomTensors, count: int, limit: int, how: str) -> torch.Tensor:
+    """int64[count] of range(limit), from a number on: `up`, `down`, `turned` or `equal`.
+
+    None comes twice as long as there are as many, but where all are `equal`.
+    """
+    first = draw.integers(0, max(1, limit - count + 1), 1)
+    if how == "equal":
+        return first.repeat(count)
+    found = (first + torch.arange(count)) % max(1, limit)
+    if how == "down":
+        return found.flip(0)
+    if how == "turned" and count > 3:
+        return torch.cat((found[:1], found[1:-1].flip(0), found[-1:]))
+    return found
+
+
 def middle_turned(places: torch.Tensor, contents: int) -> torch.Tensor:
     """places[n], for contents 3 in another order; the first and the last stay where they are."""
     if CONTENTS[contents][1] == 2 and len(places) > 3:
@@ -106,8 +122,9 @@ def laid(to_device: ToDevice, tensor: torch.Tensor, how: str) -> torch.Tensor:
         memory = _beside((*tensor.shape, 2), tensor.dtype)
         memory[..., 0] = tensor
         return to_device(memory)[..., 0]
-    if how == "transposed" and tensor.ndim > 1:
-        return to_device(tensor.transpose(0, 1).contiguous()).transpose(0, 1)
+    if how.startswith("transposed") and tensor.ndim > 1:
+        turned = tensor.transpose(0, 1).contiguous()
+        return laid(to_device, turned, how.partition(" ")[2] or "plain").transpose(0, 1)
     if how == "fused":
         memory = _beside((tensor.shape[0], tensor.shape[1] + 3, last), tensor.dtype)
         memory[:, 1:-2] = tensor
@@ -121,7 +138,13 @@ def laid(to_device: ToDevice, tensor: torch.Tensor, how: str) -> torch.Tensor:
 def laid_parts(
     to_device: ToDevice, parts: Sequence[torch.Tensor], layouts: Sequence[str]
 ) -> list[torch.Tensor]:
-    """Queries, keys and values [T, heads, D], each in its own way; all fused are one tensor."""
+    """Queries, keys and values [T, heads, D], each in its own way; all fused are one tensor.
+
+    Values that are `the keys` are that tensor, whatever numbers they have.
+    """
+    if layouts[-1] == "the keys":
+        query, keys = laid_parts(to_device, parts[:-1], layouts[:-1])
+        return [query, keys, keys]
     if set(layouts) == {"fused"}:
         memory = to_device(torch.cat([*parts], 1))
         return [*torch.split(memory, [part.shape[1] for part in parts], dim=1)]
