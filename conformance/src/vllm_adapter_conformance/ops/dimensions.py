@@ -106,12 +106,13 @@ _SCALE: Final[Dimension] = {"usual": (-0.5,), "other": (-1.0, -0.25), "one": (0.
 """The power of the head's size that scores are multiplied with."""
 _PARTS: Final[Dimension] = {
     "plain": ("plain",),
-    "fused": ("fused",),
+    "fused": ("fused", "fused apart"),
     "rows apart": ("strided", "wider"),
     "transposed": ("transposed", "transposed wider"),
     "offset": ("offset",),
 }
-"""How heads lie: `fused` is a part of one tensor of queries, keys and values."""
+"""How heads lie: `fused` is a part of one tensor of queries, keys and values, which lie one behind
+the other or apart."""
 _VALUES: Final[Dimension] = {**_PARTS, "one tensor": ("the keys",)}
 """How values lie: they may be the keys themselves."""
 _CACHE: Final[Dimension] = {

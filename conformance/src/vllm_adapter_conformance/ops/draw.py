@@ -16,6 +16,8 @@ CONTENTS: Final[Sequence[tuple[int, int]]] = ((0, 0), (1, 1), (2, 1), (2, 2))
 
 From 1 to 2 the numbers change alone, from 2 to 3 the places, of which first and last stay.
 """
+FUSED: Final = frozenset({"fused", "fused apart"})
+"""Layouts of parts of one tensor."""
 
 
 class RandomTensors:
@@ -125,7 +127,7 @@ def laid(to_device: ToDevice, tensor: torch.Tensor, how: str) -> torch.Tensor:
     if how.startswith("transposed") and tensor.ndim > 1:
         turned = tensor.transpose(0, 1).contiguous()
         return laid(to_device, turned, how.partition(" ")[2] or "plain").transpose(0, 1)
-    if how == "fused":
+    if how in FUSED:
         memory = _beside((tensor.shape[0], tensor.shape[1] + 3, last), tensor.dtype)
         memory[:, 1:-2] = tensor
         return to_device(memory)[:, 1:-2]
@@ -145,9 +147,12 @@ def laid_parts(
     if layouts[-1] == "the keys":
         query, keys = laid_parts(to_device, parts[:-1], layouts[:-1])
         return [query, keys, keys]
-    if set(layouts) == {"fused"}:
-        memory = to_device(torch.cat([*parts], 1))
-        return [*torch.split(memory, [part.shape[1] for part in parts], dim=1)]
+    if FUSED.issuperset(layouts):
+        tokens, _, size = parts[0].shape
+        gap = _beside((tokens, int("fused apart" in layouts), size), parts[0].dtype)
+        memory = to_device(torch.cat([one for part in parts for one in (part, gap)], 1))
+        widths = [width for part in parts for width in (part.shape[1], gap.shape[1])]
+        return [*torch.split(memory, widths, dim=1)[::2]]
     pairs = zip(parts, layouts, strict=True)
     return [laid(to_device, part.contiguous(), layout) for part, layout in pairs]
 
