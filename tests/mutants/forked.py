@@ -39,7 +39,7 @@ LIMIT_S = 3600
 
 
 def target_of(kernel: Any, folder: Path, seed: int) -> Any:
-    """The target of a kernel, which is not installed."""
+    """The target of a kernel, which is not installed; an overload is of one kernel for good."""
     from vllm_adapter.contract.capability import load_capability
     from vllm_adapter.contract.manifest import DeviceSection, Manifest
     from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
@@ -50,10 +50,10 @@ def target_of(kernel: Any, folder: Path, seed: int) -> Any:
     file = folder / f"{kernel.name}.json"
     file.write_text(json.dumps(mutants.descriptor(raw, kernel)), "utf-8")
     section = DeviceSection(torch_type="cpu")
-    manifest = Manifest("mutant", "Test", ">=1.0,<2", folder / "adapter.json", section)
+    manifest = Manifest(kernel.name, "Test", ">=1.0,<2", folder / "adapter.json", section)
     device = DeviceRecord(0, "cpu", "any", capability_file=file)
     record = AdapterRecord(
-        "mutant",
+        kernel.name,
         "vllm-adapter-mutant",
         "1.0",
         "vllm_adapter_mutant",
@@ -138,7 +138,8 @@ def cached(reference: Callable[..., Any]) -> Callable[..., Any]:
         for arg in args:
             if isinstance(arg, torch.Tensor):
                 digest.update(f"{arg.dtype}{tuple(arg.shape)}".encode())
-                digest.update(arg.contiguous().flatten().view(torch.uint8).numpy())
+                whole = arg.flatten().clone(memory_format=torch.contiguous_format)
+                digest.update(whole.view(torch.uint8).numpy())
             else:
                 digest.update(repr(arg).encode())
         key = digest.digest()
