@@ -1,4 +1,4 @@
-"""What a replay draws."""
+"""What a replay runs again: cases of its own choice, the device's among them."""
 
 from __future__ import annotations
 
