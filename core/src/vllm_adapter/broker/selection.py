@@ -36,6 +36,8 @@ _NATIVE: Final[Mapping[str, str]] = {
     "xpu": "NativeXpu",
 }
 """vLLM's own device families, and our class over each."""
+GENERIC: Final = "Generic"
+"""Our class for a device that vLLM has no platform for, or with VA_SHAPE=generic for any."""
 _ANY_MACHINE: Final = frozenset({"machine", "os"})
 """Keys of a manifest's `match` that speak of no device."""
 _PCI_LINE: Final = re.compile(r"PCI \S+ is ([0-9a-f]{4}):")
@@ -114,6 +116,7 @@ def selection_settings(settings: Settings, vllm: VllmInstall | None) -> dict[str
         "VA_FALLBACK": settings.fallback.value,
         "VA_LIBRARY": str(settings.library) if settings.library else None,
         "VA_REQUIRE_DEVICE": settings.require_device,
+        "VA_SHAPE": settings.shape,
         "vllm": f"{vllm.version} ({vllm.build})" if vllm else None,
     }
 
@@ -135,12 +138,7 @@ def choose(
         reason = f"VA_REQUIRE_DEVICE is {settings.require_device}, and no adapter here serves it"
     elif not records:
         reason = "no adapter is installed"
-    shape, platform = _shape(won) if won else (None, None)
-    if won and platform is None:
-        reason = (
-            f"{reason}, but vLLM has no platform for a device of type {_torch_type(won)}, and the "
-            "generic shape is not built yet"
-        )
+    shape, platform = _shape(won, settings) if won else (None, None)
     return Selection(
         adapter=won.name if won else None,
         reason=reason,
@@ -186,9 +184,11 @@ def _family(record: AdapterRecord) -> str | None:
     return "rocm" if kind == "cuda" and amd else kind
 
 
-def _shape(record: AdapterRecord) -> tuple[str, str | None]:
+def _shape(record: AdapterRecord, settings: Settings) -> tuple[str, str]:
     name = _NATIVE.get(_family(record) or "")
-    return ("native", f"{PLATFORMS}.{name}") if name else ("generic", None)
+    if name is None or settings.shape == "generic":
+        return "generic", f"{PLATFORMS}.{GENERIC}"
+    return "native", f"{PLATFORMS}.{name}"
 
 
 def _why_excluded(record: AdapterRecord, settings: Settings, build: str | None) -> str:

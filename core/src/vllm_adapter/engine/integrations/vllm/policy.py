@@ -18,6 +18,7 @@ import torch
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.contract.resolve import candidates
+from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.engine.integrations.vllm.counters import counted
 from vllm_adapter.engine.ops.bind import Binding, bind
 from vllm_adapter.engine.ops.providers import PROVIDERS
@@ -33,20 +34,32 @@ log = logging.getLogger("vllm_adapter.integrations")
 class ActiveAdapter:
     """The adapter that serves vLLM in this process."""
 
-    adapter: str
+    record: AdapterRecord
     device: str
     capability: Capability
     settings: Settings
     compiler: str | None
     """Dotted path of a `(graph_module, inputs)` callable, if the adapter gives one."""
+    shape: str = "native"
+    """As in the selection: "native" or "generic"."""
+
+    @property
+    def has_vllms(self) -> bool:
+        """Whether vLLM has kernels of its own for the device, which stay where nothing binds."""
+        return self.shape == "native"
 
 
 _in_use: ActiveAdapter | None = None
+_WITHOUT_CLASS: Final = ("paged_attention", "reshape_and_cache", "attention")
+"""Operators for which vLLM has no plain torch code: on a device that it does not know, core's
+is the only other that there is."""
 
 
 def use(chosen: ActiveAdapter | None) -> None:
-    """Sets what serves vLLM in this process."""
+    """Sets what serves vLLM in this process; what was bound by width is bound anew."""
     global _in_use
+    if chosen is not None and _in_use is not None:
+        _bind_width.cache_clear()
     _in_use = chosen
 
 
@@ -72,14 +85,16 @@ def concerns(op: str) -> bool:
 
 
 def require_adapter_kernel(op: str, facts: Facts, owner: object = None) -> Binding:
-    """Binds to an adapter's implementation, whatever the policy.
+    """Binds to an adapter's implementation, whatever the policy, where vLLM has another.
 
     Raises:
         UnsupportedCase: no adapter accepts the case.
     """
     chosen = _in_use
     assert chosen is not None, "asked for only where operators.register has run"
-    settings = dataclasses.replace(chosen.settings, fallback=Fallback.ERROR)
+    settings = chosen.settings
+    if chosen.has_vllms or op not in _WITHOUT_CLASS:
+        settings = dataclasses.replace(settings, fallback=Fallback.ERROR)
     return bind(OpCase.of(op, chosen.device, facts), settings, owner=owner)
 
 
