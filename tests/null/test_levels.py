@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from types import SimpleNamespace
 
 import importlib_metadata
 import pytest
@@ -17,7 +16,7 @@ from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord
 from vllm_adapter.hostfacts.facts import CpuFacts, HostFacts, OsFacts
 from vllm_adapter_conformance.base.rule import LEVELS
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.certificate import claims, mustpass, replay
+from vllm_adapter_conformance.certificate import claims, mustpass
 from vllm_adapter_conformance.certificate.document import digest
 from vllm_adapter_conformance.certificate.verification import faults
 from vllm_adapter_conformance.judge import waivers
@@ -499,19 +498,3 @@ def test_a_core_rule_whose_cases_are_all_waived_has_not_run(acme):
     for case in rule_of(document, "L2.leak")["cases"]:
         case["outcome"] = "waived"
     assert claims.level_reached(document["rules"], "L2", LISTS) == "L1"
-
-
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_replay_opens_the_device_whatever_is_drawn(count):
-    levels = ("L0",) * 200 + ("L1",)
-    items = [
-        SimpleNamespace(id=f"{level}.a[{n}]", rule=SimpleNamespace(id="a", level=level), case=CASE)
-        for n, level in enumerate(levels)
-    ]
-    for _ in range(20):
-        chosen = replay._draw(SimpleNamespace(items=items), {"a"}, count)
-        assert len(chosen) == count and any(id.startswith("L1") for id in chosen)
-    assert len(replay._draw(SimpleNamespace(items=items[:9]), {"a"}, count)) == count
-
-
-CASE = SimpleNamespace(id="x")
