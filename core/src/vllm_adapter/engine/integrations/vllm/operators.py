@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vllm_adapter.broker.selection import Selection
 from vllm_adapter.engine.device import open_record
-from vllm_adapter.engine.integrations.vllm import layers, linear, norms, policy
+from vllm_adapter.engine.integrations.vllm import layers, linear, norms, policy, vocabulary
 from vllm_adapter.settings import Settings
 
 
@@ -30,7 +30,13 @@ def register(selection: Selection) -> None:
         "compiler", device=opened.record.torch, capability=opened.capability
     )
     device = str(opened.device)
-    policy.use(policy.ActiveAdapter(record.name, device, opened.capability, settings, compiler))
+    shape = selection.shape or "native"
+    policy.use(
+        policy.ActiveAdapter(record.name, device, opened.capability, settings, compiler, shape)
+    )
+    for sentence in policy.costs():
+        policy.log.warning("%s", sentence)
     linear.replace()
+    vocabulary.replace()
     layers.replace()
     norms.replace()

@@ -3,6 +3,10 @@
 Under VA_FALLBACK=warn and allow, vLLM's own kernel is what runs where nothing binds: core's
 portable code is no candidate (it would be slower than what it replaces), unless VA_OPS names
 it. Under `error` what does not bind is refused.
+
+In the native shape an adapter that has measured its operators against vLLM's own kernels
+(`vllm.relative_speed` of its descriptor) replaces those alone that were not slower, unless VA_OPS
+names an operator or the policy is `error`: what was asked for runs, and what it costs is said.
 """
 
 from __future__ import annotations
@@ -39,6 +43,8 @@ class ActiveAdapter:
     settings: Settings
     compiler: str | None
     """Dotted path of a `(graph_module, inputs)` callable, if the adapter gives one."""
+    shape: str = "native"
+    """"native" where vLLM has kernels of its own for the device, else "generic"."""
 
 
 _in_use: ActiveAdapter | None = None
@@ -66,6 +72,8 @@ def concerns(op: str) -> bool:
         return False
     if chosen.settings.fallback is Fallback.ERROR:
         return True
+    if measured_slower(op) is not None:
+        return False
     serving = PROVIDERS.serving(chosen.device)
     found = candidates(op, serving, chosen.settings, chosen.device)
     return any(c.rank != "generic" and c.entry.declares for c in found)
@@ -79,8 +87,44 @@ def require_adapter_kernel(op: str, facts: Facts, owner: object = None) -> Bindi
     """
     chosen = _in_use
     assert chosen is not None, "asked for only where operators.register has run"
+    slower = measured_slower(op)
+    if slower is not None:
+        raise UnsupportedCase(slower, hint=f"VA_OPS={op}:{chosen.adapter} takes it all the same")
     settings = dataclasses.replace(chosen.settings, fallback=Fallback.ERROR)
     return bind(OpCase.of(op, chosen.device, facts), settings, owner=owner)
+
+
+def measured_slower(op: str) -> str | None:
+    """Why vLLM's own kernel stays though the adapter has the operator; None where it may go."""
+    chosen = _in_use
+    if chosen is None or chosen.shape != "native":
+        return None
+    if chosen.settings.fallback is Fallback.ERROR or op in chosen.settings.ops:
+        return None
+    return _slower(chosen, op)
+
+
+def _slower(chosen: ActiveAdapter, op: str) -> str | None:
+    speeds = chosen.capability.vllm.relative_speed
+    if speeds is None:
+        return None
+    speed = speeds.get(op)
+    if speed is None:
+        return f"{chosen.adapter}'s {op} was not measured against vLLM's own kernel"
+    if speed >= 1:
+        return None
+    return f"with {chosen.adapter}'s {op} decoding reaches {speed:g} of plain vLLM's speed"
+
+
+def costs() -> list[str]:
+    """One sentence for each operator that was asked for and is slower, or was not measured."""
+    chosen = _in_use
+    if chosen is None or chosen.shape != "native":
+        return []
+    asked = OPERATORS if chosen.settings.fallback is Fallback.ERROR else chosen.settings.ops
+    why = "VA_FALLBACK=error" if asked is OPERATORS else "VA_OPS"
+    declared = [op for op in asked if op in chosen.capability.operators]
+    return [f"{found}, and {why} asks for it" for op in declared if (found := _slower(chosen, op))]
 
 
 def bound(op: str, facts: Facts) -> Binding | None:
