@@ -3,8 +3,8 @@
     python scripts/vllm_matrix.py [RELEASE ...]
 
 Without a release: each that there is a snapshot of its hooks. An environment lies over .venv-vllm,
-is made by scripts/make_vllm_release and removed after its run (KEEP=1 keeps it). Printed: one row a
-release, as docs/vllm.md has them; the reports are in vllm-matrix/. Exit code 1 where one failed.
+is made by scripts/make_vllm_release and removed after its run (KEEP=1 keeps it). Printed is what
+each release did; the reports are in vllm-matrix/. Exit code 1 where one failed.
 """
 
 from __future__ import annotations

@@ -13,10 +13,12 @@ from fake_dist import PLUGINS, environment
 
 from vllm_adapter.contract.capability import load_capability
 from vllm_adapter.contract.manifest import read_manifest
+from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord, Status
 from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter_conformance.base.rule import Case
 from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.device_side.loaded import what_ran
 from vllm_adapter_conformance.judge.journal import JournalReader, of
 from vllm_adapter_conformance.plan.suite import SuiteItem
 from vllm_adapter_conformance.rules import registered
@@ -139,6 +141,15 @@ def test_a_wrong_number_costs_no_process(bench):
         assert result.outcome == "fail" and "budget" in result.expected
         assert judge.is_sound()
     assert judge.processes == 1
+
+
+def test_modules_are_sent_to_the_process_that_a_case_begins_with(bench):
+    judge = bench("none")
+    for _ in range(2):
+        judge.begin(SECONDS)
+        assert judge.observe(what_ran)["files"]
+        judge.observe(one_line)  # not sent: the next case begins with a new process
+    assert judge.processes == 2
 
 
 @pytest.mark.slow

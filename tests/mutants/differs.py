@@ -22,6 +22,9 @@ SETS = {"first": "vllm_adapter_mutant", "second": "vllm_adapter_mutant_second"}
 FACTOR = 8
 """A mutant is farther off than so many roundings and so many times a right kernel's error."""
 
+TRIES = 20
+"""Of what shows itself by chance: two threads that meet."""
+
 ACTIVATIONS = ("silu_and_mul", "gelu", "gelu_and_mul")
 
 
@@ -115,7 +118,7 @@ def main():
             print(f"{'WRONG ' if share > 1 else ''}{name} {share:.3g} {worst}", flush=True)
             continue
         if kernel.shows is not None:
-            seen, shown = kernel.shows(), "shown"
+            seen, shown = any(kernel.shows() for _ in range(TRIES)), "shown"
         else:
             share = largest_share(kernel)
             seen, shown = share > 1, f"{share:.3g}"

@@ -41,7 +41,7 @@ CASES = {
 
 @pytest.fixture(params=["kernel", "torch"])
 def opened(request, tmp_path, monkeypatch, fresh):
-    """A device served by an adapter `acme` whose kernels are wrong."""
+    """A device served by an adapter whose kernels are wrong."""
     module = f"acme_kernels_{request.param}"
     (tmp_path / f"{module}.py").write_text(KERNELS)
     monkeypatch.syspath_prepend(tmp_path)
@@ -60,8 +60,8 @@ def opened(request, tmp_path, monkeypatch, fresh):
         "identity": {"vendor": "Acme", "arch": "a1"},
         "operators": entries,
     }
-    PROVIDERS.use("acme", parse_capability(json.loads(json.dumps(raw)), "a1.json"), "cpu")
-    record = SimpleNamespace(name="acme", path=tmp_path)
+    PROVIDERS.use("blamed", parse_capability(json.loads(json.dumps(raw)), "a1.json"), "cpu")
+    record = SimpleNamespace(name="blamed", path=tmp_path)
     yield SimpleNamespace(
         device=torch.device("cpu"), adapter=SimpleNamespace(record=record), module=module
     )
@@ -76,19 +76,19 @@ def test_a_kernel_that_raises_is_named_with_its_line(opened):
     with pytest.raises(AdapterError) as caught, kernels_blamed(opened):
         run("rms_norm", torch.ones(1, 64), torch.ones(64), 1e-5)
     said = caught.value.message
-    assert said.startswith("adapter acme: its rms_norm (acme_kernels_")
+    assert said.startswith("adapter blamed: its rms_norm (acme_kernels_")
     assert "failed: ZeroDivisionError: by the chip (" in said and ".py:6)" in said
-    assert "vllm-adapter certify acme" in caught.value.hint
+    assert "vllm-adapter certify blamed" in caught.value.hint
 
 
 def test_a_kernel_of_the_wrong_signature_is_named(opened):
-    with pytest.raises(AdapterError, match=r"adapter acme: its linear \(.*takes 1 positional"):
+    with pytest.raises(AdapterError, match=r"adapter blamed: its linear \(.*takes 1 positional"):
         with kernels_blamed(opened):
             run("linear", torch.ones(1, 64), torch.ones(8, 64), None, 8)
 
 
 def test_other_code_of_the_adapter_is_named_without_an_operator(opened):
-    with pytest.raises(AdapterError, match=r"adapter acme: its helper failed: KeyError: 'gone'"):
+    with pytest.raises(AdapterError, match=r"adapter blamed: its helper failed: KeyError: 'gone'"):
         with kernels_blamed(opened):
             importlib.import_module(opened.module).helper()
 

@@ -7,6 +7,7 @@ import marshal
 import os
 import py_compile
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -167,10 +168,18 @@ def test_places():
     assert not places.is_system("/opt/acme/lib/libacme.so")
     assert not places.is_system("/usr/lib/python3.12/site-packages/evil.py")
     assert not places.is_system("/usr/lib/evil.py")
-    assert places.is_generated(place("/tmp/torchinductor_me/ab/kernel.py"))
+    assert places.is_generated(place(f"{tempfile.gettempdir()}/torchinductor_me/ab/kernel.py"))
     assert places.existing(__file__) == __file__
     assert places.existing(f"{__file__}/inside.py") == __file__
     assert places.existing("/nowhere/at/all.py") is None
+
+
+def test_where_compiled_files_lie_follows_the_variable_of_the_moment(monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/opt/one")
+    assert places.is_generated(place("/opt/one/ab/kernel.so"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/opt/two")
+    assert places.is_generated(place("/opt/two/ab/kernel.so"))
+    assert not places.is_generated(place("/opt/one/ab/kernel.so"))
 
 
 def test_loaded_files_are_modules_and_mapped_libraries():

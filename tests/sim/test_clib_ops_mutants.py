@@ -22,7 +22,7 @@ MUTANTS = {
         "  if (!t.from) return not_here(from, size, device);\n"
         "  return over_link(&t);",
         "L1.stream.order",
-        "at its turn",
+        "turn",
     ),
     "a wait that does not wait": (
         "queue.c",

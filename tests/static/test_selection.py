@@ -104,10 +104,18 @@ def test_an_accelerator_beats_the_cpu_whatever_the_evidence():
     assert why(chosen, "cpu") == "acme was chosen: it is an accelerator"
 
 
-def test_a_device_without_a_platform_of_vllm_s_steps_aside_and_says_so():
+def test_a_device_without_a_platform_of_vllm_s_is_served_by_ours():
     chosen = choose([ACME], settings(), CPU_BUILD)
-    assert (chosen.adapter, chosen.shape, chosen.platform) == ("acme", "generic", None)
-    assert "the generic shape is not built yet" in chosen.reason
+    assert (chosen.adapter, chosen.shape) == ("acme", "generic")
+    assert chosen.platform == f"{PLATFORMS}.Generic"
+
+
+def test_any_device_is_served_by_our_platform_alone_where_that_is_asked_for():
+    assert choose([CPU], settings(), CPU_BUILD).shape == "native"
+    chosen = choose([CPU], settings(SHAPE="generic"), CPU_BUILD)
+    assert (chosen.adapter, chosen.shape) == ("cpu", "generic")
+    assert chosen.platform == f"{PLATFORMS}.Generic"
+    assert choose([CPU], settings(SHAPE="native"), CPU_BUILD).shape == "native"
 
 
 def test_an_emulated_device_is_chosen_by_name_alone():
@@ -222,7 +230,8 @@ def test_the_cpu_needs_a_build_for_it_a_word_or_the_policy(variables, build, exp
         assert "this vLLM is a build for cuda" in why(chosen, "cpu")
     elif build is CUDA_BUILD:
         by = "VA_ADAPTERS" if "ADAPTERS" in variables else "VA_FALLBACK=allow"
-        assert chosen.reason.endswith(f", by {by}")
+        assert f", by {by}; in the generic shape, since this vLLM is a build for cuda" in chosen.reason
+        assert chosen.platform == f"{PLATFORMS}.Generic"
 
 
 def test_a_build_for_another_device_is_no_platform_for_this_one():

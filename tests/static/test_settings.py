@@ -30,6 +30,7 @@ def test_every_variable_is_read():
             "VA_OPS": "rms_norm:torch, linear : acme",
             "VA_REQUIRE_DEVICE": "cuda",
             "VA_SELECTION": "/tmp/s.json",
+            "VA_SHAPE": "Generic",
             "PATH": "/bin",
         }
     )
@@ -42,6 +43,7 @@ def test_every_variable_is_read():
     assert got.ops == {"rms_norm": "torch", "linear": "acme"}
     assert got.require_device == "cuda"
     assert got.selection == Path("/tmp/s.json")
+    assert got.shape == "generic"
     assert got.unknown == ()
 
 
@@ -62,6 +64,7 @@ def test_the_filter_gives_its_reason():
         ("VA_FALLBACK", "never", "error, warn, allow"),
         ("VA_OPS", "rms_norm", "OPERATOR:PROVIDER"),
         ("VA_OPS", ":torch", "OPERATOR:PROVIDER"),
+        ("VA_SHAPE", "any", "native, generic"),
     ],
 )
 def test_a_value_that_cannot_be_read_is_refused(variable, value, hint):

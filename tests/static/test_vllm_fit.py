@@ -89,6 +89,21 @@ def test_a_change_in_another_device_s_platform_concerns_nobody(site):
     assert "RocmPlatform" in vllm_fit.fit(vllm, "rocm").misfit
 
 
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("v1/worker/gpu_worker.py", "init_device"),
+        ("platforms/interface.py", "num_compute_units"),
+        ("lora/punica_wrapper/punica_cpu.py", "add_lora_logits"),
+    ],
+)
+def test_what_the_generic_shape_alone_uses_concerns_no_native_one(site, file, name):
+    vllm = fake(site)
+    replaced(vllm.folder, file, rf"def {name}\(", f"def {name}_of_tomorrow(")
+    assert vllm_fit.fit(vllm, "cpu").misfit == ""
+    assert f"{name} is not there" in vllm_fit.fit(vllm, "").misfit
+
+
 def test_serve_and_the_broker_step_aside_with_one_sentence(site):
     folder = install_vllm(site.path)
     replaced(folder, *CHANGES["a method that we override is gone"][:3])

@@ -25,6 +25,14 @@ OVERRIDES = {
     "attention.py:PortableBackend": ["v1/attention/backend.py:AttentionBackend"],
     "linear.py:PortableLinearMethod": ["model_executor/layers/linear.py:UnquantizedLinearMethod"],
     "compiler.py:AdapterCompiler": ["compilation/compiler_interface.py:CompilerInterface"],
+    "generic/platform.py:_DevicePlatform": ["platforms/interface.py:Platform"],
+    "generic/platform.py:_GenericMixin": ["platforms/interface.py:Platform"],
+    "generic/worker.py:GenericWorker": ["v1/worker/gpu_worker.py:Worker"],
+    "generic/model_runner.py:GenericModelRunner": ["v1/worker/gpu_model_runner.py:GPUModelRunner"],
+    "generic/communicator.py:HostStagedCommunicator": [
+        "distributed/device_communicators/base_device_communicator.py:DeviceCommunicatorBase"
+    ],
+    "generic/lora.py:TorchPunica": ["lora/punica_wrapper/punica_cpu.py:PunicaWrapperCPU"],
 }
 OURS_ALONE = {
     "attention.py:PortableImpl": {"bind"},

@@ -88,8 +88,9 @@ def answer(out) -> dict:
 def state(llm) -> dict:
     """Which classes of vLLM's are replaced in this process, and what its metrics say."""
     from vllm import ir
-    from vllm_adapter.engine.integrations.vllm.release_differences import registries
     from vllm.platforms import current_platform
+
+    from vllm_adapter.engine.integrations.vllm.release_differences import registries
 
     layers = llm.llm_engine.vllm_config.compilation_config.static_forward_context.values()
     metrics = {m.name: m.value for m in llm.get_metrics() if hasattr(m, "value")}

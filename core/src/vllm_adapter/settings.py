@@ -26,7 +26,10 @@ VARIABLES: Final[Mapping[str, str]] = {
     "VA_OPS": "overrides by operator: `rms_norm:torch,linear:acme`",
     "VA_REQUIRE_DEVICE": "refuse to start on any other torch device type",
     "VA_SELECTION": "the file in which the first process writes its choice for its children",
+    "VA_SHAPE": "native | generic: what serves under vLLM, ours before its own platform or alone",
 }
+
+SHAPES: Final = ("native", "generic")
 
 
 class Fallback(Enum):
@@ -72,6 +75,7 @@ class Settings:
     ops: Mapping[str, str] = field(default_factory=dict)
     require_device: str | None = None
     selection: Path | None = None
+    shape: str | None = None
     unknown: tuple[str, ...] = ()
 
     @classmethod
@@ -96,6 +100,7 @@ class Settings:
             ops=_overrides(value["VA_OPS"]),
             require_device=value["VA_REQUIRE_DEVICE"] or None,
             selection=path["VA_SELECTION"],
+            shape=_shape(value["VA_SHAPE"]),
             unknown=tuple(sorted(k for k in env if k.startswith(PREFIX) and k not in VARIABLES)),
         )
 
@@ -132,6 +137,12 @@ def _fallback(text: str) -> Fallback:
         raise SettingError(
             f"VA_FALLBACK is {text!r}", hint="use one of: error, warn, allow"
         ) from None
+
+
+def _shape(text: str) -> str | None:
+    if text.lower() not in ("", *SHAPES):
+        raise SettingError(f"VA_SHAPE is {text!r}", hint=f"use one of: {', '.join(SHAPES)}")
+    return text.lower() or None
 
 
 def _overrides(text: str) -> Mapping[str, str]:

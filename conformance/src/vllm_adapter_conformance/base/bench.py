@@ -230,6 +230,7 @@ class Bench:
         module, sent = look.__module__, look.__module__.startswith(f"{SENT}.")
         if sent and self.apart:
             module = f"{AS}.{module.removeprefix(f'{SENT}.')}"
+            self._unlearn()
             self._teach()
         given = {"module": module, "name": look.__name__, "given": given}
         seen: T = self._ask("look", given, by_name=not sent)
@@ -303,9 +304,8 @@ class Bench:
 
     def _ask(self, command: str, given: Mapping[str, Any], *, by_name: bool) -> Any:
         """`by_name`: a module of ours is imported there, by its name."""
-        if not (self._in_a_case or by_name) and self._knows_the_suite:
-            # A kernel that is called by our modules, or sees them loaded, knows that it is tried.
-            self.end()
+        if not by_name:
+            self._unlearn()
         asking = self._asking or self._start()
         if self.apart and not self._asked:
             self._open_first(asking)
@@ -322,6 +322,14 @@ class Bench:
             raise
         finally:
             self._left -= time.monotonic() - begin
+
+    def _unlearn(self) -> None:
+        """Before a case, ends a process with our modules: a kernel that sees them is warned.
+
+        An emulated device is opened by one of them, in each process that there is.
+        """
+        if self._knows_the_suite and not self._in_a_case and self.target.emulator is None:
+            self.end()
 
     def _open_first(self, asking: Asking) -> None:
         """Opens the device in a new process, with a limit of its own: it is no part of a case."""
@@ -349,7 +357,6 @@ class Bench:
         if self.target.emulator is not None:
             order["opener"] = f"{open_from_json.__module__}:{open_from_json.__name__}"
             order["given"] = {"target": replace(self.target, seed=0).to_json()}
-            self._knows_the_suite = True
         self.processes += 1
         log = self.scratch / f"device-{self.processes}.log"
         self._asking = OwnProcess(order, log, self._variables)

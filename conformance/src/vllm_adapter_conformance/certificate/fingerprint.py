@@ -89,7 +89,7 @@ class Census:
         files = self._files
         assert files is not None
         found = files.sort(ran.files)
-        changed = [*self._changed, *ran.silent, *found.changed]
+        changed = [*_replaced(), *self._changed, *ran.silent, *found.changed]
         changed += files.sort([*loaded_files(), *ran.judges]).changed
         after = _state(self._packages.values())
         changed += [
@@ -97,7 +97,6 @@ class Census:
         ]
         for folder in self._packages.values():
             changed += compiled.faults_below(str(folder))  # the run may have written them
-        changed += _replaced()
         whole = {name: digests(folder, files.hashes) for name, folder in self._packages.items()}
         parts = found.by_distribution
         names = [*whole, *(name for name in sorted(parts) if name not in whole)]

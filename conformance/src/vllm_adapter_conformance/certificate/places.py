@@ -51,7 +51,8 @@ def is_system(path: str) -> bool:
 
 def is_generated(path: str) -> bool:
     """Whether it was compiled on this machine, as kernels of Triton and of inductor are."""
-    return any(pattern.match(path) for pattern in _generated())
+    moved = tuple(os.environ.get(variable) for variable, _ in _CACHES)
+    return any(pattern.match(path) for pattern in _generated(moved))
 
 
 def existing(path: str) -> str | None:
@@ -71,14 +72,12 @@ def _standard_library() -> tuple[str, ...]:
 
 
 @cache
-def _generated() -> tuple[re.Pattern[str], ...]:
+def _generated(moved: tuple[str | None, ...]) -> tuple[re.Pattern[str], ...]:
+    """`moved` are the values of the variables of _CACHES; the usual folders count beside them."""
     home, temporary = (
         re.escape(os.path.realpath(one))
         for one in (os.path.expanduser("~"), tempfile.gettempdir())
     )
-    found = []
-    for variable, usual in _CACHES:
-        given = os.environ.get(variable)
-        folder = re.escape(os.path.realpath(given)) if given else None
-        found.append(re.compile((folder or usual.format(home=home, temporary=temporary)) + "/"))
-    return tuple(found)
+    folders = [usual.format(home=home, temporary=temporary) for _, usual in _CACHES]
+    folders += [re.escape(os.path.realpath(given)) for given in moved if given]
+    return tuple(re.compile(f"{folder}/") for folder in folders)

@@ -12,6 +12,7 @@ import transformers
 
 from vllm_adapter.engine.integrations.transformers import adapt, cache_argument, unadapt
 from vllm_adapter.errors import VllmAdapterError
+from vllm_adapter.settings import Fallback
 
 from .tracing import compiled
 
@@ -151,10 +152,30 @@ def _seen(device: HeldDevice, given: Given, run: Any) -> Given:
     except VllmAdapterError as error:
         return {"refused": f"{type(error).__name__}: {error.message}"}
     try:
-        found: Given = run(model)
+        with _host_allowed():
+            found: Given = run(model)
         return found
     finally:
         unadapt(model)
+
+
+@contextlib.contextmanager
+def _host_allowed() -> Iterator[None]:
+    """A C library may leave plain tensor work to the host: `covered` counts that.
+
+    The adapter's operators stay under policy `error`.
+    """
+    from vllm_adapter.engine.runtime.device_from_clib.enable import enabled
+
+    backend = enabled()
+    if backend is None:
+        yield
+        return
+    before, backend.policy = backend.policy, Fallback.ALLOW
+    try:
+        yield
+    finally:
+        backend.policy = before
 
 
 @contextlib.contextmanager

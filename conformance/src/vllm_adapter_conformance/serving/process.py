@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.broker.plugin import NAME
+from vllm_adapter.broker.foreign import NAME
 from vllm_adapter.broker.server import launch
 from vllm_adapter.broker.vllm_install import find_vllm
 from vllm_adapter_conformance.serving import guard

@@ -38,7 +38,8 @@ def register() -> None:
     Raises:
         DeviceRefused: VA_REQUIRE_DEVICE names another device than the one vLLM runs on, or
             VA_ADAPTERS names adapters, and none of them serves.
-        VllmAdapterError: an operator was refused under VA_FALLBACK=error.
+        VllmAdapterError: an operator was refused under VA_FALLBACK=error, or the device that vLLM
+            does not know cannot be opened.
     """
     required = os.environ.get("VA_REQUIRE_DEVICE", "").strip()
     selection = _selection()
@@ -74,7 +75,8 @@ def register() -> None:
     try:
         importlib.import_module(OPERATORS).register(selection)
     except Exception as error:
-        if settings.fallback is Fallback.ERROR:
+        # On a device that vLLM does not know there is nothing of its own to stay with.
+        if selection.shape == "generic" or settings.fallback is Fallback.ERROR:
             raise
         text = f"{type(error).__name__}: {one_line(error)}"
         _print_once("operators", f"operators stay vLLM's own: {text}")

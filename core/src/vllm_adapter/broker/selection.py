@@ -44,6 +44,8 @@ _NATIVE: Final[Mapping[str, str]] = {
     "xpu": "NativeXpu",
 }
 """vLLM's own device families, and our class over each."""
+GENERIC: Final = "Generic"
+"""Our class for a device that vLLM has no platform for, or with VA_SHAPE=generic for any."""
 _ANY_MACHINE: Final = frozenset({"machine", "os"})
 """Keys of a manifest's `match` that speak of no device."""
 _PCI_LINE: Final = re.compile(r"PCI \S+ is ([0-9a-f]{4}):")
@@ -123,7 +125,8 @@ def select(settings: Settings, ask_foreign: AskForeign = answering) -> Selection
     chosen = choose(records, settings, vllm)
     if chosen.record is None or chosen.platform is None or vllm is None:
         return chosen
-    fits = fit(vllm, _family(chosen.record) or "")
+    family = _family(chosen.record) if chosen.shape == "native" else None
+    fits = fit(vllm, family or "")
     return held_against(chosen, fits, ask_foreign())
 
 
@@ -165,6 +168,7 @@ def selection_settings(settings: Settings, vllm: VllmInstall | None) -> dict[str
         "VA_FALLBACK": settings.fallback.value,
         "VA_LIBRARY": str(settings.library) if settings.library else None,
         "VA_REQUIRE_DEVICE": settings.require_device,
+        "VA_SHAPE": settings.shape,
         "VLLM_PLUGINS": os.environ.get("VLLM_PLUGINS"),
         "vllm": f"{vllm.version} ({vllm.build})" if vllm else None,
     }
@@ -187,12 +191,7 @@ def choose(
         reason = f"VA_REQUIRE_DEVICE is {settings.require_device}, and no adapter here serves it"
     elif not records:
         reason = "no adapter is installed"
-    shape, platform = _shape(won) if won else (None, None)
-    if won and platform is None:
-        reason = (
-            f"{reason}, but vLLM has no platform for a device of type {_torch_type(won)}, and the "
-            "generic shape is not built yet"
-        )
+    shape, platform = _shape(won, settings, build) if won else (None, None)
     return Selection(
         adapter=won.name if won else None,
         reason=reason,
@@ -238,9 +237,14 @@ def _family(record: AdapterRecord) -> str | None:
     return "rocm" if kind == "cuda" and amd else kind
 
 
-def _shape(record: AdapterRecord) -> tuple[str, str | None]:
-    name = _NATIVE.get(_family(record) or "")
-    return ("native", f"{PLATFORMS}.{name}") if name else ("generic", None)
+def _shape(record: AdapterRecord, settings: Settings, build: str | None) -> tuple[str, str]:
+    family = _family(record)
+    name = _NATIVE.get(family or "")
+    # vLLM's own CPU platform calls kernels that only a build for the CPU has.
+    is_foreign_build = family == "cpu" and build not in (None, "cpu")
+    if name is None or is_foreign_build or settings.shape == "generic":
+        return "generic", f"{PLATFORMS}.{GENERIC}"
+    return "native", f"{PLATFORMS}.{name}"
 
 
 def _why_excluded(record: AdapterRecord, settings: Settings, build: str | None) -> str:
@@ -306,7 +310,8 @@ def _alone(record: AdapterRecord, settings: Settings, build: str | None) -> str:
     reason = f"{record.name} is the only adapter that can serve vLLM here"
     if _family(record) == "cpu" and build not in (None, "cpu"):
         named = record.name in settings.adapters.allowed
-        return f"{reason}, by {'VA_ADAPTERS' if named else 'VA_FALLBACK=allow'}"
+        by = "VA_ADAPTERS" if named else "VA_FALLBACK=allow"
+        return f"{reason}, by {by}; in the generic shape, since this vLLM is a build for {build}"
     return reason
 
 

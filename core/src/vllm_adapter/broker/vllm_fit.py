@@ -6,6 +6,7 @@ what differs between those is handled. Of another release the nearest snapshot i
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from typing import Final
@@ -14,8 +15,16 @@ from vllm_adapter.broker.vllm_drift import compare, snapshots
 from vllm_adapter.broker.vllm_install import VllmInstall
 
 LOOK: Final = "`vllm-adapter doctor --vllm` lists what differs"
-_PLATFORM_FILES: Final = {"cpu": "cpu", "cuda": "cuda", "rocm": "rocm", "xpu": "xpu"}
-"""vLLM's device family -> the module of its platform, in `platforms/`."""
+_FAMILIES: Final = ("cpu", "cuda", "rocm", "xpu")
+"""vLLM's device families; each has a module in `platforms/`."""
+_GENERIC_ALONE: Final = (
+    "distributed/device_communicators/",
+    "lora/",
+    "triton_utils/",
+    "v1/worker/",
+)
+"""What only the generic shape overrides or calls; of Platform, what no native class has either."""
+_BASE: Final = "platforms/interface.py:Platform."
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +42,7 @@ def fit(vllm: VllmInstall, family: str) -> VllmFit:
         InputError: the snapshots of this installation cannot be read.
     """
     compared = compare(vllm)
-    others = [f"platforms/{file}.py:" for kind, file in _PLATFORM_FILES.items() if kind != family]
-    drift = [one for one in compared.drift if not one.name.startswith(tuple(others))]
+    drift = [one for one in compared.drift if _concerns(one.name, family)]
     note = "" if compared.exact else f"tried with {tried()}; this is {vllm.version}: {LOOK}"
     if not drift:
         return VllmFit(note=note)
@@ -46,6 +54,25 @@ def fit(vllm: VllmInstall, family: str) -> VllmFit:
         f"{what}{rest}; {LOOK}",
         note,
     )
+
+
+def _concerns(name: str, family: str) -> bool:
+    """Whether a hook is used for devices of a family; of none of vLLM's: the generic shape."""
+    others = tuple(f"platforms/{one}.py:" for one in _FAMILIES if one != family)
+    if name.startswith(others):
+        return False
+    if family not in _FAMILIES:
+        return True
+    if name.startswith(_BASE):
+        return name.removeprefix(_BASE) in _mixed_in()
+    return not name.startswith(_GENERIC_ALONE)
+
+
+@functools.cache
+def _mixed_in() -> frozenset[str]:
+    """What a native class overrides."""
+    newest = json.loads(snapshots()[-1][1].read_text("utf-8"))
+    return frozenset(newest["signatures"]["platforms/cpu.py:CpuPlatform"])
 
 
 def tried() -> str:

@@ -245,6 +245,15 @@ class PortableBackend(CacheGeometry, AttentionBackend):  # type: ignore[misc] # 
         return [MultipleOf(multiple or 1)]
 
     @classmethod
+    def get_preferred_block_size(cls, default_block_size: int) -> int:
+        """The descriptor's: vLLM's would be its default, wherever that is a multiple."""
+        chosen = policy.in_use()
+        if chosen is None or chosen.has_vllms:
+            found: int = super().get_preferred_block_size(default_block_size)
+            return found
+        return chosen.capability.kv.block_size
+
+    @classmethod
     def supports_sliding_window(cls) -> bool:
         """`select.backend_for` has bound the window before this is asked."""
         return True

@@ -1,10 +1,11 @@
-"""vLLM's native platforms with our mixin, made when vLLM asks for one by its dotted name."""
+"""Our platform classes, made when vLLM asks for one by its dotted name."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any, Final
 
+from vllm_adapter.broker.selection import GENERIC
 from vllm_adapter.engine.integrations.vllm.mixin import PortableMixin
 
 NATIVE: Final = {
@@ -17,10 +18,13 @@ NATIVE: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in NATIVE:
+    if name in NATIVE:
+        module, base = NATIVE[name]
+        made = type(name, (PortableMixin, getattr(importlib.import_module(module), base)), {})
+        made.__module__ = __name__
+    elif name == GENERIC:
+        made = importlib.import_module(f"{__package__}.generic.platform").make(name, __name__)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, base = NATIVE[name]
-    made = type(name, (PortableMixin, getattr(importlib.import_module(module), base)), {})
-    made.__module__ = __name__
     globals()[name] = made
     return made

@@ -22,6 +22,7 @@ import torch
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.contract.resolve import candidates
+from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.engine.integrations.vllm.counters import counted
 from vllm_adapter.engine.ops.bind import Binding, bind
 from vllm_adapter.engine.ops.providers import PROVIDERS
@@ -37,22 +38,32 @@ log = logging.getLogger("vllm_adapter.integrations")
 class ActiveAdapter:
     """The adapter that serves vLLM in this process."""
 
-    adapter: str
+    record: AdapterRecord
     device: str
     capability: Capability
     settings: Settings
     compiler: str | None
     """Dotted path of a `(graph_module, inputs)` callable, if the adapter gives one."""
     shape: str = "native"
-    """"native" where vLLM has kernels of its own for the device, else "generic"."""
+    """As in the selection: "native" or "generic"."""
+
+    @property
+    def has_vllms(self) -> bool:
+        """Whether vLLM has kernels of its own for the device, which stay where nothing binds."""
+        return self.shape == "native"
 
 
 _in_use: ActiveAdapter | None = None
+_WITHOUT_CLASS: Final = ("paged_attention", "reshape_and_cache", "attention")
+"""Operators for which vLLM has no plain torch code: on a device that it does not know, core's
+is the only other that there is."""
 
 
 def use(chosen: ActiveAdapter | None) -> None:
-    """Sets what serves vLLM in this process."""
+    """Sets what serves vLLM in this process; what was bound by width is bound anew."""
     global _in_use
+    if chosen is not None and _in_use is not None:
+        _bind_width.cache_clear()
     _in_use = chosen
 
 
@@ -80,7 +91,7 @@ def concerns(op: str) -> bool:
 
 
 def require_adapter_kernel(op: str, facts: Facts, owner: object = None) -> Binding:
-    """Binds to an adapter's implementation, whatever the policy.
+    """Binds to an adapter's implementation, whatever the policy, where vLLM has another.
 
     Raises:
         UnsupportedCase: no adapter accepts the case.
@@ -89,15 +100,18 @@ def require_adapter_kernel(op: str, facts: Facts, owner: object = None) -> Bindi
     assert chosen is not None, "asked for only where operators.register has run"
     slower = measured_slower(op)
     if slower is not None:
-        raise UnsupportedCase(slower, hint=f"VA_OPS={op}:{chosen.adapter} takes it all the same")
-    settings = dataclasses.replace(chosen.settings, fallback=Fallback.ERROR)
+        way = f"VA_OPS={op}:{chosen.record.name} takes it all the same"
+        raise UnsupportedCase(slower, hint=way)
+    settings = chosen.settings
+    if chosen.has_vllms or op not in _WITHOUT_CLASS:
+        settings = dataclasses.replace(settings, fallback=Fallback.ERROR)
     return bind(OpCase.of(op, chosen.device, facts), settings, owner=owner)
 
 
 def measured_slower(op: str) -> str | None:
     """Why vLLM's own kernel stays though the adapter has the operator; None where it may go."""
     chosen = _in_use
-    if chosen is None or chosen.shape != "native":
+    if chosen is None or not chosen.has_vllms:
         return None
     if chosen.settings.fallback is Fallback.ERROR or op in chosen.settings.ops:
         return None
@@ -110,16 +124,16 @@ def _slower(chosen: ActiveAdapter, op: str) -> str | None:
         return None
     speed = speeds.get(op)
     if speed is None:
-        return f"{chosen.adapter}'s {op} was not measured against vLLM's own kernel"
+        return f"{chosen.record.name}'s {op} was not measured against vLLM's own kernel"
     if speed >= 1:
         return None
-    return f"with {chosen.adapter}'s {op} decoding reaches {speed:g} of plain vLLM's speed"
+    return f"with {chosen.record.name}'s {op} decoding reaches {speed:g} of plain vLLM's speed"
 
 
 def costs() -> list[str]:
     """One sentence for each operator that was asked for and is slower, or was not measured."""
     chosen = _in_use
-    if chosen is None or chosen.shape != "native":
+    if chosen is None or not chosen.has_vllms:
         return []
     asked = OPERATORS if chosen.settings.fallback is Fallback.ERROR else chosen.settings.ops
     why = "VA_FALLBACK=error" if asked is OPERATORS else "VA_OPS"

@@ -25,17 +25,26 @@ def backend_for(selected: Any, wanted: Any) -> str | None:
         UnsupportedCase: it does not, and VA_FALLBACK=error.
     """
     try:
-        _refuse(selected, wanted)
-        if wanted.attn_type == "encoder_only":
-            policy.require_adapter_kernel("attention", _encoder_facts(wanted))
-            return ENCODER
-        attend = _facts(wanted)
-        policy.require_adapter_kernel("reshape_and_cache", write_facts(attend))
-        policy.require_adapter_kernel("paged_attention", attend)
-        return DECODER
+        return required_backend(selected, wanted)
     except UnsupportedCase as refused:
         policy.report_fallback("attention", refused)
         return None
+
+
+def required_backend(selected: Any, wanted: Any) -> str:
+    """As `backend_for`, where vLLM has no other.
+
+    Raises:
+        UnsupportedCase: nothing of ours binds.
+    """
+    _refuse(selected, wanted)
+    if wanted.attn_type == "encoder_only":
+        policy.require_adapter_kernel("attention", _encoder_facts(wanted))
+        return ENCODER
+    attend = _facts(wanted)
+    policy.require_adapter_kernel("reshape_and_cache", write_facts(attend))
+    policy.require_adapter_kernel("paged_attention", attend)
+    return DECODER
 
 
 def _refuse(selected: Any, wanted: Any) -> None:

@@ -1,0 +1,35 @@
+"""vLLM's first model runner, with torch in the place of the kernels that it launches itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from vllm_adapter.engine.integrations.vllm.generic import torch_names
+from vllm_adapter.engine.integrations.vllm.generic.served import served
+
+
+class GenericModelRunner(GPUModelRunner):
+    """Streams and events are the device's own where it has some."""
+
+    def __init__(self, vllm_config: Any, device: torch.device) -> None:
+        with torch_names.as_torch_cuda(served()):
+            super().__init__(vllm_config, device)
+        self.use_cuda_graph = False
+
+    def _init_kv_zero_meta(self) -> None:
+        """Nothing is prepared: blocks are cleared by their number."""
+
+    def _zero_block_ids(self, block_ids: list[int]) -> None:
+        """Clears blocks that are handed out again, where a model reads what it never wrote."""
+        if not block_ids:
+            return
+        rows = torch.tensor(block_ids, dtype=torch.int64).to(self.device)
+        seen: set[int] = set()
+        for cache in self.kv_caches:
+            for tensor in cache if isinstance(cache, (list, tuple)) else (cache,):
+                if tensor.data_ptr() not in seen:
+                    seen.add(tensor.data_ptr())
+                    tensor.index_fill_(0, rows, 0)
