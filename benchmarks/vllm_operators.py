@@ -6,8 +6,8 @@ Plain vLLM in one process, and in another one engine after the other on our plat
 descriptor of these operators alone; both take turns `--rounds` times. The first engine of ours has
 no operator at all: what the layer costs by itself. One thread of torch's; counted is CPU time
 while it decodes, so that other work on the machine does not count. Printed: a line an operator,
-with the median share over rounds and batches and its range. The lowest of the lines of several
-dtypes is what a descriptor says as `vllm.relative_speed`.
+with its median share of the speed of that first engine, over rounds and batches, and its range (of
+the first engine, its share of plain vLLM's): what a descriptor says as `vllm.relative_speed`.
 """
 
 from __future__ import annotations
@@ -129,10 +129,11 @@ def main() -> None:
                 seen[mode].append(spent)
                 print(f"round {number + 1}: {mode}: {spent}", file=sys.stderr)
     for mode in GROUPS:
+        base = "none" if GROUPS[mode] else "plain"
         shares = [
-            plain[batch] / ours[batch]
-            for plain, ours in zip(seen["plain"], seen[mode], strict=True)
-            for batch in plain
+            theirs[batch] / ours[batch]
+            for theirs, ours in zip(seen[base], seen[mode], strict=True)
+            for batch in theirs
         ]
         middle = statistics.median(shares)
         print(f"{args.dtype}: {mode}: {middle:.2f} [{min(shares):.2f}, {max(shares):.2f}]")

@@ -12,8 +12,6 @@ from transformers import PreTrainedTokenizerFast
 from vllm_adapter.engine.integrations.vllm.counters import read_counts
 
 PLAIN = {"VLLM_PLUGINS": ""}
-OURS = {"VA_FALLBACK": "error"}
-"""Every operator of the adapter runs, also those that are slower than vLLM's own."""
 TIE = 1e-4
 """Where tokens differ at all, the reference's two best logits there are closer than this."""
 NEW = 24
@@ -75,6 +73,8 @@ def changed(folder, change):
 
     raw = dict(open_device("cpu").capability.raw)
     raw["operators"] = change(raw["operators"])
+    raw["vllm"] = {**raw.get("vllm", {}), "relative_speed": None}  # all that is declared is used
+    Path(folder).mkdir(exist_ok=True)
     file = Path(folder) / "changed.json"
     file.write_text(json.dumps(raw))
     return file

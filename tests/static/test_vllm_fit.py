@@ -215,3 +215,16 @@ def test_the_tried_releases_are_in_the_sentence_and_on_the_page():
     page = (Path(__file__).parents[2] / "docs/vllm.md").read_text("utf-8")
     assert vllm_fit.tried() == f"vLLM {RELEASES[0]} to {RELEASES[-1]}"
     assert [release for release in RELEASES if f"| {release} |" not in page] == []
+
+
+def test_serve_says_what_vllm_keeps_and_what_a_wish_costs(site):
+    install_vllm(site.path)
+    words = (*CLI, "serve", "--dry-run", "m")
+    plain = site.run(*words, variables=CPU).stdout
+    assert re.search(r"note: vLLM's own kernels run linear \(0\.\d+\), .*VA_OPS=linear:cpu", plain)
+    wished = site.run(*words, variables=CPU | {"VA_OPS": "linear:cpu"}).stdout
+    assert re.search(r"note: VA_OPS has cpu run linear \(0\.\d+\): decoding", wished)
+    assert "kernels run rms_norm (0." in wished
+    error = site.run(*words, variables=CPU | {"VA_FALLBACK": "error"}).stdout
+    assert re.search(r"note: VA_FALLBACK=error has cpu run linear \(0\.\d+\), ", error)
+    assert "vLLM's own kernels run" not in error

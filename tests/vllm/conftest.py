@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from plain_vllm import changed
 
 from vllm_adapter.broker.vllm_install import find_vllm
 
@@ -91,8 +92,17 @@ def vllm_environ(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def run_engine(vllm_environ, tmp_path_factory):
-    """run_engine(model, prompts, tokens, environ, **engine) -> Ran."""
+def all_operators(tmp_path_factory):
+    """The CPU adapter's descriptor as if its operators had not been measured: all are used."""
+    return changed(tmp_path_factory.mktemp("all"), dict)
+
+
+@pytest.fixture(scope="session")
+def run_engine(vllm_environ, all_operators, tmp_path_factory):
+    """run_engine(model, prompts, tokens, environ, **engine) -> Ran.
+
+    With all operators of the adapter, unless the environment names another descriptor, or none.
+    """
 
     def run(model, prompts, tokens, environ, **engine):
         folder = tmp_path_factory.mktemp("run")
@@ -106,7 +116,7 @@ def run_engine(vllm_environ, tmp_path_factory):
         out = folder / "result.json"
         done = subprocess.run(
             [sys.executable, str(HERE / "engine.py"), str(folder / "spec.json"), str(out)],
-            env={**vllm_environ, **environ},
+            env={**vllm_environ, "VA_CAPABILITY": str(all_operators), **environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import tiny_llama
-from plain_vllm import OPERATORS, OURS, PLAIN, calls_of, drawn, equal, saved
+from plain_vllm import OPERATORS, PLAIN, calls_of, drawn, equal, saved
 
 from vllm_adapter.broker.vllm_install import find_vllm
 
@@ -35,7 +35,7 @@ def test_native_with_our_operators_or_not_at_all(run_engine, model, plain, tmp_p
         figures(f"plain vLLM does not run here: {plain.log.splitlines()[-1]}")
         assert find_vllm().build != "cpu", plain.log[-3000:]
         return
-    got = run_engine(model, PROMPTS, TOKENS, OURS | {"VA_COUNTERS": str(tmp_path)})
+    got = run_engine(model, PROMPTS, TOKENS, {"VA_COUNTERS": str(tmp_path)})
     assert got.code == 0, got.log[-3000:]
     figures(equal(plain.result, got.result))
     assert got.result["platform"] == "NativeCpu"
@@ -46,7 +46,7 @@ def test_native_with_our_operators_or_not_at_all(run_engine, model, plain, tmp_p
 def test_without_a_setting_it_starts_wherever_plain_vllm_does(run_engine, model, plain, figures):
     if plain.code != 0:
         return
-    got = run_engine(model, PROMPTS, TOKENS, {})
+    got = run_engine(model, PROMPTS, TOKENS, {"VA_CAPABILITY": ""})
     assert got.code == 0, got.log[-3000:]
     figures(equal(plain.result, got.result))
 

@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from vllm_adapter.broker.server import launch
     from vllm_adapter.broker.vllm_install import find_vllm
     from vllm_adapter.settings import Settings
+    from vllm_adapter_doctor.serving.speed import speed_notes
     from vllm_adapter_doctor.serving.start_checks import StartInputs, problems
 
     if args.json and not args.dry_run:
@@ -65,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
     if found and not args.dry_run:
         raise InputError(found[0].sentence, hint=found[0].hint)
     wrong = [f"the start would be refused: {one.sentence}; {one.hint}" for one in found]
-    notes = [*start.notes, *selection.warnings, *wrong]
+    speeds = speed_notes(selection, settings)
+    notes = [*start.notes, *selection.warnings, *speeds, *wrong]
     if args.json:
         emit_json(_document(start, selection, notes))
         return 0

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 import logging
 from dataclasses import dataclass
 from typing import Final
 
+import importlib_metadata
 import torch
 
 from vllm_adapter.contract.capability import Capability
@@ -173,6 +176,20 @@ def report_fallback(op: str, refused: UnsupportedCase) -> None:
 _said: Final[set[tuple[str, str]]] = set()
 on_reset(_said.clear)
 on_reset(lambda: use(None))
+
+
+def fingerprint(chosen: ActiveAdapter) -> str:
+    """What decides who runs an operator: a graph that was compiled under another is another."""
+    settings = chosen.settings
+    facts = {
+        "adapter": [chosen.record.name, chosen.record.version, chosen.device, chosen.shape],
+        "capability": chosen.capability.raw,
+        "fallback": settings.fallback.value,
+        "library": str(settings.library),
+        "ops": dict(settings.ops),
+        "core": importlib_metadata.version("vllm-adapter-core"),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def run_of(binding: Binding) -> Fn:
