@@ -216,7 +216,7 @@ class PortableImpl(AttentionImpl[PortableMetadata]):
         return both[..., : self.head_size], both[..., self.head_size :]
 
 
-class PortableBackend(CacheGeometry, AttentionBackend):  # type: ignore[misc] # chosen by era
+class PortableBackend(CacheGeometry, AttentionBackend):
     """What vLLM asks about our attention."""
 
     forward_includes_kv_cache_update = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class CacheGeometry:
+class LogicalCache:
     """Nothing to say: any layout that vLLM knows serves, since kernels get strides."""
 
     # upstream: vllm@0.29 v1/attention/backend.py (supported_kv_cache_layouts)

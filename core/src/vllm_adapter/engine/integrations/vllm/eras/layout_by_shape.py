@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class CacheGeometry:
+class ShapedCache:
     """[blocks, kv_heads, block, K|V], as later releases give it to every backend."""
 
     # upstream: vllm@0.28 v1/attention/backend.py:99, v1/worker/gpu_model_runner.py:7568
