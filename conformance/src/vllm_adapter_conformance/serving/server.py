@@ -26,8 +26,8 @@ ANSWER_S: Final = 120.0
 _POLL_S: Final = 0.2
 _TOKENS: Final = 5120
 """Tokens of the KV cache."""
-_OWN: Final = ("--grace", "0")
-"""The server takes the command's place: the guard kills what it started, and is the grace."""
+_OWN: Final = ("--grace", "0", "--plan", "off")
+"""The server takes the command's place, as the guard is the grace; what it is asked is said whole."""
 
 Json = Mapping[str, Any]
 
