@@ -27,7 +27,7 @@ _POLL_S: Final = 0.2
 _TOKENS: Final = 5120
 """Tokens of the KV cache."""
 _OWN: Final = ("--grace", "0", "--plan", "off")
-"""The server takes the command's place, as the guard is the grace; what it is asked is said whole."""
+"""The server takes the command's place, as the guard is the grace, and gets our flags alone."""
 
 Json = Mapping[str, Any]
 
