@@ -88,15 +88,15 @@ def answer(out) -> dict:
 def state(llm) -> dict:
     """Which classes of vLLM's are replaced in this process, and what its metrics say."""
     from vllm import ir
-    from vllm.model_executor import custom_op
-    from vllm.model_executor.hw_agnostic import custom_op as agnostic
     from vllm.platforms import current_platform
+
+    from vllm_adapter.engine.integrations.vllm.release_differences import registries
 
     layers = llm.llm_engine.vllm_config.compilation_config.static_forward_context.values()
     metrics = {m.name: m.value for m in llm.get_metrics() if hasattr(m, "value")}
     return {
         "platform": type(current_platform).__name__,
-        "replaced": sorted({*custom_op.op_registry_oot, *agnostic.op_registry_oot}),
+        "replaced": sorted({name for one in registries() for name in one.op_registry_oot}),
         "backends": sorted({x.attn_backend.get_name() for x in layers if hasattr(x, "impl")}),
         "ir": sorted(ir.ops.rms_norm.impls),
         "preemptions": metrics.get("vllm:num_preemptions"),
