@@ -5,7 +5,7 @@ from __future__ import annotations
 from vllm_adapter.broker.selection import Selection
 from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.engine.device import open_record
-from vllm_adapter.engine.integrations.vllm import layers, linear, norms, policy
+from vllm_adapter.engine.integrations.vllm import layers, linear, metrics, norms, policy
 from vllm_adapter.settings import Settings
 
 
@@ -28,6 +28,7 @@ def register(selection: Selection) -> None:
     linear.replace()
     layers.replace()
     norms.replace()
+    metrics.install()
 
 
 def use_device(index: int) -> None:

@@ -30,8 +30,7 @@ class GenericWorker(Worker):
             NoSuchDevice: there are fewer devices than ranks.
             UnsupportedCase: the model's dtype is none of the device's.
         """
-        index = current_platform.logical_device_id_to_visible_device_id(self._rank_here())
-        self._check_index(index)
+        index = self._index()
         operators.use_device(index)
         self.device = served().device(index)
         current_platform.set_device(self.device)
@@ -66,24 +65,24 @@ class GenericWorker(Worker):
             encoder=compilation.encoder_compilation_time,
         )
 
-    def _rank_here(self) -> int:
-        """The rank among all those of this machine, of every replica."""
-        config = self.parallel_config
+    def _index(self) -> int:
+        """The device of this rank among all those of this machine, of every replica."""
+        device, config = served(), self.parallel_config
+        if device.is_host:
+            return 0  # one device for all ranks
         replica = config.data_parallel_rank_local
         if replica is None:
             replica = config.data_parallel_index
-        ranks: int = config.pipeline_parallel_size * config.tensor_parallel_size
-        here: int = self.local_rank + replica * ranks
-        return here
-
-    def _check_index(self, index: int) -> None:
-        devices = served().record.devices
-        if not served().is_host and all(one.index != index for one in devices):
+        ranks = config.pipeline_parallel_size * config.tensor_parallel_size
+        here = self.local_rank + replica * ranks
+        index: int = current_platform.logical_device_id_to_visible_device_id(here)
+        if all(one.index != index for one in device.record.devices):
             raise NoSuchDevice(
-                f"rank {self.rank} would run on {served().torch_type}:{index}, and the adapter "
-                f"{served().record.name} has {len(devices)} devices here",
+                f"rank {self.rank} would run on {device.torch_type}:{index}, and the adapter "
+                f"{device.record.name} has {len(device.record.devices)} devices here",
                 hint="lower --tensor-parallel-size, or --data-parallel-size",
             )
+        return index
 
     def _make_model_runner(self) -> GenericModelRunner:
         return GenericModelRunner(self.vllm_config, self.device)
