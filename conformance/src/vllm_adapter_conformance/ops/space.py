@@ -21,7 +21,7 @@ from vllm_adapter_conformance.base.target import BUDGET_S
 from vllm_adapter_conformance.ops.cases import Facts, refusal
 from vllm_adapter_conformance.ops.covering import Covering, Dimension, Row
 from vllm_adapter_conformance.ops.dimensions import BEYOND_REACH, TRIPLES
-from vllm_adapter_conformance.ops.effects import effects
+from vllm_adapter_conformance.ops.effects import DECIDING, effects
 from vllm_adapter_conformance.ops.lengths import packed_lengths, paged_lengths
 from vllm_adapter_conformance.ops.members import admitting, fact_dimension, plain, sampled
 
@@ -163,6 +163,7 @@ def _draw(capability: Capability, op: str, seed: int, budget: float) -> Drawn | 
         TRIPLES.get(op, ()),
         cost=lambda row: seconds(op, row),
         effects=lambda row: effects(op, row),
+        deciding=DECIDING,
     )
     remaining = budget * SHARES[op] / sum(SHARES.values())
     draws = []

