@@ -21,6 +21,7 @@ from pathlib import Path
 
 def main() -> None:
     from vllm import LLM, SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
 
     spec = json.loads(Path(sys.argv[1]).read_text())
     if "COMPILER" in os.environ:
@@ -29,14 +30,13 @@ def main() -> None:
         leave_pieces()
     embeds = spec["engine"].get("runner") == "pooling"
     # upstream: vllm@0.32 entrypoints/pooling/factories.py asks for a tokenizer, whatever is given
-    llm = LLM(
-        spec["model"],
-        skip_tokenizer_init=not embeds,
-        disable_log_stats=False,
-        **spec["engine"],
-    )
+    defaults = {"skip_tokenizer_init": not embeds, "disable_log_stats": False}
+    llm = LLM(spec["model"], **{**defaults, **spec["engine"]})
     greedy = {"temperature": 0, "ignore_eos": True, "logprobs": 2, "detokenize": False}
-    params = SamplingParams(**{**greedy, "max_tokens": spec["tokens"], **spec.get("sampling", {})})
+    asked = spec.get("sampling", {})
+    if "choice" in asked:
+        asked["structured_outputs"] = StructuredOutputsParams(choice=asked.pop("choice"))
+    params = SamplingParams(**{**greedy, "max_tokens": spec["tokens"], **asked})
     answers = []
     reset_fallbacks()
     for batch in spec["prompts"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ GATES: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 def replace() -> None:
     """Has vLLM make our method for routed layers, and choose experts in torch."""
     custom_op = importlib.import_module("vllm.model_executor.custom_op")
+    if importlib.util.find_spec(_ROUTER) is None:
+        return  # a release of another form: its own code meets a model that has experts
     base: Any = importlib.import_module(_METHOD).UnquantizedFusedMoEMethod
     ways = [name for name in vars(custom_op.CustomOp) if name.startswith("forward_")]
     members = {"__init__": _init_of(base), "is_monolithic": False}

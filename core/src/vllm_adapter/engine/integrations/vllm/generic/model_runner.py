@@ -8,7 +8,12 @@ import torch
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from vllm_adapter.engine.integrations.vllm import who_runs
-from vllm_adapter.engine.integrations.vllm.generic import experts, grammar, torch_names
+from vllm_adapter.engine.integrations.vllm.generic import (
+    experts,
+    grammar,
+    torch_names,
+    triton_free,
+)
 from vllm_adapter.engine.integrations.vllm.generic.served import served
 from vllm_adapter.engine.runtime.device_from_clib.enable import enabled
 
@@ -17,6 +22,7 @@ class GenericModelRunner(GPUModelRunner):
     """Streams and events are the device's own where it has some."""
 
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
+        triton_free.replace(device.type)
         with torch_names.as_torch_cuda(served()):
             super().__init__(vllm_config, device)
         self.use_cuda_graph = False

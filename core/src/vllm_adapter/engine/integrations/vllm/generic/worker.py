@@ -13,6 +13,7 @@ from vllm.utils.torch_utils import set_random_seed
 from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
 from vllm.v1.worker.utils import request_memory
 from vllm.v1.worker.worker_base import CompilationTimes
+from vllm.v1.worker.workspace import init_workspace_manager
 
 from vllm_adapter.engine.integrations.vllm import operators
 from vllm_adapter.engine.integrations.vllm.generic.model_runner import GenericModelRunner
@@ -51,7 +52,16 @@ class GenericWorker(Worker):
         self.requested_memory = self.cache_config.kv_cache_memory_bytes or request_memory(
             self.init_snapshot, self.cache_config
         )
-        self._init_workspace_and_model_runner()
+        self._start_runner()
+
+    def _start_runner(self) -> None:
+        start = getattr(self, "_init_workspace_and_model_runner", None)
+        if start is not None:
+            start()
+            return
+        # upstream: vllm@0.31 v1/worker/gpu_worker.py:500 has it inside of its init_device
+        init_workspace_manager(self.device, 1)
+        self.model_runner: Any = self._make_model_runner()
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Nothing more than the seed: the run that measured memory was the first of all kernels.
