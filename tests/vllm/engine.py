@@ -39,6 +39,8 @@ def main() -> None:
     params = SamplingParams(**{**greedy, "max_tokens": spec["tokens"], **asked})
     answers = []
     reset_fallbacks()
+    if "SIM_FAULT_FROM" in os.environ:  # from now on faults strike
+        Path(os.environ["SIM_FAULT_FROM"]).touch()
     for batch in spec["prompts"]:
         given = [{"prompt_token_ids": prompt} for prompt in batch]
         if embeds:

@@ -3,6 +3,8 @@ device and on the CPU as its stand-in; tokens equal to plain vLLM."""
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 import tiny_llama
 from plain_vllm import NEW, OPERATORS, PLAIN, drawn, equal, near, saved, with_tokenizer
@@ -10,11 +12,15 @@ from plain_vllm import NEW, OPERATORS, PLAIN, drawn, equal, near, saved, with_to
 from vllm_adapter.engine.integrations.vllm.counters import read_counts
 
 pytestmark = pytest.mark.vllm
-
+needs_sim = pytest.mark.skipif(
+    importlib.util.find_spec("vllm_adapter_sim") is None,
+    reason="adapters/sim is not installed: there is no C compiler",
+)
 DEVICES = {
     "sim": {"VA_ADAPTERS": "sim"},
     "cpu": {"VA_ADAPTERS": "cpu", "VA_SHAPE": "generic"},
 }
+EACH = [pytest.param("sim", marks=needs_sim), "cpu"]
 BLOCK = {"sim": 24, "cpu": 16}
 """What each descriptor prefers; for the CPU it says nothing, and vLLM's own default is taken."""
 SMALL = {"block_size": None, "gpu_memory_utilization": 0.05}
@@ -57,7 +63,7 @@ def counted(folder, adapter):
     return found
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", EACH)
 def test_in_process_tokens_are_those_of_plain_vllm(
     run_engine, qwen3, plain, tmp_path, figures, device
 ):
@@ -75,6 +81,7 @@ def test_in_process_tokens_are_those_of_plain_vllm(
     assert set(counted(tmp_path, device)["MainProcess"]) == set(OPERATORS)
 
 
+@needs_sim
 @pytest.mark.slow
 def test_nothing_of_a_decode_step_runs_on_the_host(run_engine, qwen3, plain):
     greedy = {"sampling": {"logprobs": None}}
@@ -86,6 +93,7 @@ def test_nothing_of_a_decode_step_runs_on_the_host(run_engine, qwen3, plain):
     assert got.result["fallbacks"] == {}
 
 
+@needs_sim
 @pytest.mark.slow
 def test_the_cache_gets_what_the_device_says_is_free(run_engine, qwen3):
     few, more = (
@@ -99,7 +107,7 @@ def test_the_cache_gets_what_the_device_says_is_free(run_engine, qwen3):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", EACH)
 def test_embeddings_are_those_of_plain_vllm(run_engine, qwen3, tmp_path, figures, device):
     pooling, prompts = {"runner": "pooling"}, [drawn(1, 7, 64, 33)]
     want = run_engine(qwen3, prompts, 1, PLAIN, **pooling)
@@ -112,7 +120,7 @@ def test_embeddings_are_those_of_plain_vllm(run_engine, qwen3, tmp_path, figures
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", EACH)
 def test_the_worker_of_an_engine_process_runs_our_operators(
     run_engine, qwen3, plain, tmp_path, figures, device
 ):
@@ -127,7 +135,7 @@ def test_the_worker_of_an_engine_process_runs_our_operators(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", EACH)
 def test_two_ranks_share_a_model_each_on_a_device_of_its_own(
     run_engine, qwen3, plain, tmp_path, figures, device
 ):

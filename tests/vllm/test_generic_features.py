@@ -12,6 +12,7 @@ from plain_vllm import NEW, drawn, saved, with_tokenizer
 from safetensors.torch import save_file
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+pytest.importorskip("vllm_adapter_sim", reason="adapters/sim is built with a C compiler")
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 SIM = {"VA_ADAPTERS": "sim"}
