@@ -67,6 +67,11 @@ def operators() -> str:
         "A descriptor's `limits` name these facts. A feature that an entry does not name is",
         "declared off; a size that it does not name may have any value.",
         "",
+        "Arguments may lie in any way: with any strides, from any element on, beside memory that",
+        "is not theirs, and two that are read may be one tensor. A result has memory of its own,",
+        "shares none with an argument, and is contiguous: compiled code reads it as the",
+        "operator's fake describes it.",
+        "",
     ]
     for op in OPERATORS.values():
         lines += [f"## {op.name}", "", f"{op.summary}.", ""]

@@ -35,7 +35,7 @@ def endurance(target: Target) -> dict[str, Any]:
     minutes = minutes_needed(target)
     counts = dict.fromkeys(("rounds", "operator_calls", "tokens", "preempted", "probes"), 1)
     run = {"minutes_needed": minutes, "minutes": minutes, "workers": ["float32"], "streams": 0}
-    load = {**run, **counts, "latency_s": {}, "memory": {}}
+    load = {**run, **counts, "tokens_per_s": 1.0, "latency_s": {}, "memory": {}}
     return {"endurance": load, "threads": 1, "torch": "2.11"}
 
 

@@ -45,3 +45,17 @@ def build(folder: Path, sources: list[Path], *flags: str, name: str = "lib") -> 
 def build_sim(folder: Path, *flags: str) -> Path:
     """The simulated accelerator's library."""
     return build(folder, sorted(SIM.glob("*.c")), f"-I{SIM}", *flags, name="libsim")
+
+
+def changed(folder: Path, libraries: Path, *changes: str) -> Path:
+    """The simulated accelerator's library, built in `libraries`, with changes of its source.
+
+    `changes` are a file, what is replaced there and by what; then the next. `folder` is empty.
+    """
+    texts = {file.name: file.read_text("utf-8") for file in [*SIM.glob("*.c"), *SIM.glob("*.h")]}
+    for file, old, new in zip(changes[::3], changes[1::3], changes[2::3], strict=True):
+        assert old in texts[file], f"{file} has changed: {old!r} is no longer in it"
+        texts[file] = texts[file].replace(old, new)
+    for name, text in texts.items():
+        (folder / name).write_text(text, "utf-8")
+    return build(libraries, sorted(folder.glob("*.c")), f"-I{folder}", name="changed")

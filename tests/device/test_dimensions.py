@@ -30,9 +30,9 @@ MUTANTS = {
         "one_scratch",
     ],
     "silu_and_mul": ["exp_overflows", "cleans_up"],
-    "linear": ["wide_products", "transposed_weight"],
-    "embedding": ["short_ids"],
-    "rotary_embedding": ["short_positions"],
+    "linear": ["wide_products", "transposed_weight", "columns_without_a_gap"],
+    "embedding": ["short_ids", "neighbours_are_a_view"],
+    "rotary_embedding": ["short_positions", "counting_by_its_ends"],
     "reshape_and_cache": ["minus_one_alone", "short_blocks"],
     "paged_attention": [
         "own_scale",

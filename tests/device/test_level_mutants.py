@@ -9,6 +9,7 @@ from zoo import descriptor, failed, run_rules, target_of
 
 from vllm_adapter.contract.operators import DTYPES, OPERATORS
 from vllm_adapter_conformance.base.rule import Case, NotDeclaredCase
+from vllm_adapter_conformance.base.target import BUDGET_S
 from vllm_adapter_conformance.certificate import mustpass
 from vllm_adapter_conformance.certificate.requirements import sentences, shortfall
 from vllm_adapter_conformance.ops.space import drawn
@@ -130,18 +131,21 @@ SUBSETS = {
 }
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return target_of("whole", descriptor({}), tmp_path_factory.mktemp("whole"))
+
+
 @pytest.mark.parametrize("name", SUBSETS)
-def test_a_declared_subset_is_drawn_from_as_deeply(tmp_path, name):
+def test_a_declared_subset_is_drawn_from_as_deeply(tmp_path, whole, name):
     """As many draws of each operator in all, or the whole space; and every level has its core."""
-    whole = target_of("whole", descriptor({}), tmp_path)
     part = packaged("part", descriptor(SUBSETS[name]), tmp_path)
-    for op in DECODER:
-        all_draws = drawn(whole.capability, op, 1, 14.0)
-        mine = drawn(part.capability, op, 1, 14.0)
+    for op in SUBSETS[name]:
+        all_draws = drawn(whole.capability, op, 1, BUDGET_S)
+        mine = drawn(part.capability, op, 1, BUDGET_S)
         assert len(mine.draws) >= 0.6 * len(all_draws.draws), (op, len(mine.draws))
-        # The rest is too large for the budget, refused, or of an empty batch, which meets nothing.
-        met, pairs = mine.pairs
-        assert met >= 0.65 * pairs, (op, mine.pairs)
+        met, pairs = mine.pairs  # the rest is too large for the budget, or refused
+        assert met >= 0.85 * pairs, (op, mine.pairs)
     assert lacks(part, "L3") is None
 
 

@@ -16,8 +16,7 @@ from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case
 from vllm_adapter_conformance.certificate.document import build, canonical, digest
 from vllm_adapter_conformance.certificate.verification import faults
-from vllm_adapter_conformance.device_side import speed
-from vllm_adapter_conformance.performance import section
+from vllm_adapter_conformance.performance import clock, measuring, section
 from vllm_adapter_conformance.performance.baseline import read_baseline, with_baseline
 from vllm_adapter_conformance.performance.summary import summary
 from vllm_adapter_conformance.plan.suite import SuiteItem, make_plan
@@ -33,10 +32,11 @@ FLOAT32 = {"dtypes": ["float32"]}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Seconds where a certificate takes minutes."""
-    monkeypatch.setattr(speed, "COPIED", (1 << 18, 4 << 20))
-    monkeypatch.setattr(speed, "SIDES", (64, 128, 256))
-    monkeypatch.setattr(speed, "SAMPLES", 6)
-    monkeypatch.setattr(speed, "WARM_S", 0.0)
+    monkeypatch.setattr(measuring, "COPIED", (1 << 18, 4 << 20))
+    monkeypatch.setattr(measuring, "SIDES", (64, 128, 256))
+    monkeypatch.setattr(clock, "SAMPLES", 6)
+    monkeypatch.setattr(clock, "SAMPLE_S", 0.002)
+    monkeypatch.setattr(clock, "WARM_S", 0.0)
     monkeypatch.setattr(l5_endurance, "SHORTEST_S", 0.1)
 
 
@@ -56,18 +56,22 @@ def make(tmp_path):
         kernels = (str(entry.get("run")).partition(":")[2] for entry in operators.values())
         name = "_".join(["acme", *kernels])
         found = target_of(name, only_float32(operators, **sections), tmp_path)
-        return replace(found, minutes=minutes, seed=1)
+        return replace(found, minutes=minutes, seed=1, budget=0.01)
 
     return target
 
 
-def run(target, item):
-    """The result of one item, in this process."""
+def run(target, item, *, apart=False):
+    """The result of one item, in this process, or with a process for the device."""
     rule, _, case = item.removesuffix("]").partition("[")
     with alone():
         importlib.import_module("vllm_adapter_mutants.performance").restart()
         found = {c.id: c for c in registered()[rule].cases(target) if isinstance(c, Case)}
-        return run_item(Bench(target), SuiteItem(registered()[rule], found[case]))
+        bench = Bench(target, target.record.path, apart=apart)
+        try:
+            return run_item(bench, SuiteItem(registered()[rule], found[case]))
+        finally:
+            bench.end()
 
 
 def test_rates_of_the_device_are_measured(make):
@@ -115,6 +119,30 @@ def test_a_sleep_is_found(make):
     result = run(target, "L5.rms_norm.share[float32-decode-small]")
     assert result.outcome == "fail" and "a sleep" in result.seen
     assert result.figures["shares"][0]["seconds"]["samples"] >= 3
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ("L5.rms_norm.share[float32-decode-small]", "a sleep"),
+        ("L2.path.latency[rms_norm-float32]", "ms, the fastest"),
+        ("L5.endurance.load[mixed]", "by the judge's"),
+    ],
+)
+def test_a_clock_that_the_adapter_stops_hides_no_sleep(make, item, words):
+    target = make({"rms_norm": {"run": f"{P}stops_the_clock"}})
+    manifest = {
+        "schema": "vllm-adapter/manifest/1.0",
+        "name": target.record.name,
+        "vendor": "Test",
+        "api": ">=1.0,<2",
+        "device": {"torch_type": "cpu"},
+        "capabilities": "*.json",
+    }
+    # The device's process reads it anew.
+    target.record.manifest.path.write_text(json.dumps(manifest), encoding="utf-8")
+    result = run(target, item, apart=True)
+    assert result.outcome == "fail" and words in result.seen, result
 
 
 def test_work_that_is_not_done_is_found(make):

@@ -57,6 +57,18 @@ def test_what_is_no_number_on_both_sides_must_be_the_same(got, want, dtype):
     assert share(got, one(want), dtype) == (0.0 if same else math.inf)
 
 
+@given(st.floats(1.0, 2.0), st.sampled_from((1.0, -1.0)), st.sampled_from(FLOATS[:3]))
+def test_what_the_dtype_cannot_hold_is_infinite_with_its_sign(above, sign, dtype):
+    """A right kernel's result is: a sum of a few large products in float16."""
+    most = torch.finfo(dtype).max
+    value = torch.tensor([sign * most * above], dtype=torch.float64)
+    want = Expected(value, value.abs())
+    assert share(sign * math.inf, want, dtype) == 0.0
+    assert share(-sign * math.inf, want, dtype) == math.inf
+    assert share(sign * math.inf, Expected(value / 4, value.abs() / 4), dtype) == math.inf
+    assert share(sign * math.inf, Expected(value, torch.zeros(1).double()), dtype) == math.inf
+
+
 @given(
     st.lists(st.integers(0, 3), max_size=3),
     st.lists(st.integers(0, 3), max_size=3),

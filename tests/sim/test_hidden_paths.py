@@ -37,24 +37,14 @@ SLEEP = (
 )
 
 
-def changed(folder, c_folder, file, old, new):
-    """The simulated accelerator's library with one change of its source."""
-    for source in [*sim_library.SIM.glob("*.c"), *sim_library.SIM.glob("*.h")]:
-        text = source.read_text("utf-8")
-        if source.name == file:
-            assert old in text, f"{file} has changed: {old!r} is no longer in it"
-            text = text.replace(old, new)
-        (folder / source.name).write_text(text, "utf-8")
-    return sim_library.build(c_folder, sorted(folder.glob("*.c")), f"-I{folder}", name="hidden")
-
-
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory, c_folder, sim_path):
     libraries = {None: sim_path}
     for file, change in QUEUED.items():
-        libraries[file] = changed(tmp_path_factory.mktemp("host"), c_folder, file, *change)
+        folder = tmp_path_factory.mktemp("host")
+        libraries[file] = sim_library.changed(folder, c_folder, file, *change)
     folder = tmp_path_factory.mktemp("sleeps")
-    libraries["sleeps"] = changed(folder, c_folder, "linear.c", *SLEEP)
+    libraries["sleeps"] = sim_library.changed(folder, c_folder, "linear.c", *SLEEP)
     asked = {None: PATHS, "sleeps": ("L2.path.latency",)}
     jobs = [(path, asked.get(name, ("L2.path.host",))) for name, path in libraries.items()]
     return dict(zip(libraries, judge(jobs), strict=True))

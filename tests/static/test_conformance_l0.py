@@ -15,7 +15,7 @@ from vllm_adapter.hostfacts.facts import HostFacts, TorchBuild
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import NotDeclaredCase
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.judge.outcome import blocker
+from vllm_adapter_conformance.judge.outcome import BLOCKED, Result, blocker
 from vllm_adapter_conformance.plan.suite import make_plan
 from vllm_adapter_conformance.rules import registered
 from vllm_adapter_conformance.run.execution import run_item
@@ -119,14 +119,23 @@ def package(tmp_path, monkeypatch):
     return Package(tmp_path)
 
 
-def failing(target: Target) -> dict[str, str]:
-    """What each rule that fails saw first; what is blocked is left out, as in a real run."""
-    plan, bench, results, found = make_plan(target, "L0", registered()), Bench(target), {}, {}
+def results_of(target: Target) -> dict[str, Result]:
+    """The result of each item; what is blocked is left out, as in a real run."""
+    plan, bench, results = make_plan(target, "L0", registered()), Bench(target), {}
     for item in plan.items:
-        if blocker(item.rule, plan, results) is None:
-            results[item.id] = run_item(bench, item)
-            if results[item.id].outcome != "pass":
-                found.setdefault(item.rule.id, results[item.id].seen)
+        why = blocker(item.rule, plan, results)
+        results[item.id] = (
+            Result(item.id, BLOCKED, blocked_by=why) if why else run_item(bench, item)
+        )
+    return {id: result for id, result in results.items() if result.outcome != BLOCKED}
+
+
+def failing(target: Target) -> dict[str, str]:
+    """What each rule that fails saw first."""
+    found = {}
+    for item, result in results_of(target).items():
+        if result.outcome != "pass":
+            found.setdefault(item.partition("[")[0], result.seen)
     return found
 
 
@@ -440,3 +449,33 @@ def test_the_reader_of_health(package, change, seen):
     found = failing(package.install())
     assert list(found) == ([] if seen is None else ["L0.package.health"])
     assert seen is None or seen in found["L0.package.health"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("capabilities/a1.json", "{ not json"),
+        ("capabilities/a1.json", ""),
+        ("capabilities/a1.json", "[1, 2]"),
+        ("capabilities/a1.json", '"\\ud800"'),
+        ("capabilities/a1.json", "[" * 20_000),
+        ("capabilities/a1.json", '{"schema": "vllm-adapter/capability/9.0"}'),
+        ("capabilities/a1.json", '{"schema": "vllm-adapter/capability/1.0", "operators": 3}'),
+        ("kernels.py", "def rms_norm(x, weight, eps:\n"),
+        ("kernels.py", "x = '\\ud800'\n\0"),
+        ("plugin.py", "import torch_acme_sdk_that_is_not_there\n"),
+        ("plugin.py", "raise RuntimeError('two\\nlines')\n"),
+        ("plugin.py", "class Plugin:\n    x = (\n"),
+        ("other.json", "{"),
+    ],
+)
+def test_a_malformed_package_fails_in_sentences(package, file, text):
+    if file.startswith("capabilities"):
+        package.descriptor = None
+    package.files[file] = text
+    results = results_of(package.install())
+    failures = [one for one in results.values() if one.outcome == "fail"]
+    assert failures
+    for one in failures:
+        assert "without an error" not in one.expected, one
+        assert one.seen and "Traceback" not in one.seen

@@ -18,7 +18,7 @@ from vllm_adapter_conformance.base.target import BUDGET_S
 from vllm_adapter_conformance.ops import space
 from vllm_adapter_conformance.ops.covering import Covering
 from vllm_adapter_conformance.ops.dimensions import SAMPLED, TRIPLES
-from vllm_adapter_conformance.ops.effects import effects
+from vllm_adapter_conformance.ops.effects import DECIDING, effects
 from vllm_adapter_conformance.ops.lengths import packed_lengths, paged_lengths
 from vllm_adapter_conformance.ops.members import ANY, fact_dimension, sampled
 
@@ -108,6 +108,44 @@ def test_of_rows_that_close_as_much_the_cheap_one_is_taken():
         given, lambda row: True, random.Random(0), cost=lambda row: float(row["b"])
     )
     assert rows_of(covering, 4)[0]["b"] < 100
+
+
+def test_what_can_take_effect_in_no_row_is_not_asked_for():
+    """Of an empty batch no length is one: the pair is neither met nor missing."""
+    given = {
+        "batch": {"none": (0,), "some": (1, 2)},
+        "length": {"short": (3,), "long": (400,)},
+        "layout": {"plain": ("plain",), "strided": ("strided",)},
+    }
+    triple = {"batch": ("none", "some"), "length": ("long",), "layout": ("plain", "strided")}
+
+    def live(row):
+        return {"batch"} if not row["batch"] else None
+
+    made = Covering(
+        given,
+        lambda row: True,
+        random.Random(0),
+        [triple],
+        effects=live,
+        deciding=("batch", "phase"),
+    )
+    rows_of(made, 40)
+    assert made.pairs == (8, 8)  # of 12: the empty batch meets nothing
+    assert made.met_triples == (2, 2) and not made.unmet and not made.unseen
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_what_decides_is_all_that_effects_ask_for(op):
+    """Rows that agree in what decides have the same effects."""
+    spaces, kinds = sampled(op, random.Random(0)), random.Random(1)
+    spaces |= {name: {"any": (1, 2)} for name in OPERATORS[op].bind_facts}
+    by_decision = {}
+    for _ in range(3000):
+        members = {n: [m for kind in one.values() for m in kind] for n, one in spaces.items()}
+        row = {name: kinds.choice(found) for name, found in members.items()}
+        key = tuple(row[name] for name in DECIDING if name in row)
+        assert by_decision.setdefault(key, effects(op, row)) == effects(op, row)
 
 
 def test_what_no_row_may_have_is_left_over():

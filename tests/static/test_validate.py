@@ -391,12 +391,12 @@ def test_hooks_that_nothing_calls_are_named_and_a_plugin_of_them_alone_is_refuse
     tmp_path, capsys
 ):
     package = package_with(tmp_path, {}, "", "vllm_adapter_acme.plugin:Plugin")
-    (package / "plugin.py").write_text(plugin_of("describe", "plan_advice"))
+    (package / "plugin.py").write_text(plugin_of("describe", "communicator"))
     assert main(["validate", str(package)]) == 0
-    assert "not called by this release: plan_advice (waits for the planner)" in (
+    assert "not called by this release: communicator (waits for collective operations)" in (
         capsys.readouterr().err
     )
-    (package / "plugin.py").write_text(plugin_of("communicator", "plan_advice"))
+    (package / "plugin.py").write_text(plugin_of("communicator", "vllm_platform"))
     assert main(["validate", str(package), "--json"]) == 1
     files = json.loads(capsys.readouterr().out)["files"]
     (fault,) = next(f for f in files if f["kind"] == "manifest")["faults"]

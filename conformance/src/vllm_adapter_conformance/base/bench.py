@@ -312,7 +312,7 @@ class Bench:
         self._asked = self._in_a_case = True
         self._knows_the_suite |= by_name and self.apart
         forget, self._forgotten[:] = list(self._forgotten), []
-        begin = time.monotonic()
+        begin, given_before = time.monotonic(), asking.given_s()
         try:
             return asking.ask(command, given, max(0.0, self._left), forget)
         except ProcessEnded as ended:
@@ -321,7 +321,8 @@ class Bench:
             self.end()
             raise
         finally:
-            self._left -= time.monotonic() - begin
+            # What was given is counted in steps, and a short call is not charged for one.
+            self._left -= min(time.monotonic() - begin, asking.given_s() - given_before)
 
     def _unlearn(self) -> None:
         """Before a case, ends a process with our modules: a kernel that sees them is warned.

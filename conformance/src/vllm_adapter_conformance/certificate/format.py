@@ -263,9 +263,10 @@ class OperatorDraws(Struct, frozen=True):
     draws: _Count
     """Points of its space: each settles facts, sizes, layouts, values and history."""
     pairs_met: _Count
-    """Pairs of classes of two dimensions that some draw had."""
+    """Pairs of classes of two dimensions that took effect in some draw."""
     pairs: _Count
-    """All such pairs; some of them the descriptor refuses, or are too large for the budget."""
+    """All such pairs that can: no length does in an empty batch. Some of them the descriptor
+    refuses, or they are too large for the budget."""
     not_visited: tuple[_Key, ...]
     """Values, as dimension=value, that the descriptor admits and no draw had, such as
     "pool=66000"; a larger budget visits more."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,8 @@ _BUDGET_S: Final = 0.01
 """Draws are no constant cases, and need not be made."""
 
 
-def constant_cases() -> dict[str, frozenset[str]]:
+@cache
+def constant_cases() -> Mapping[str, frozenset[str]]:
     """The ids of the rules from L1 on whose cases are the same for all of the unlike adapters."""
     found: dict[str, set[frozenset[str]]] = {}
     with tempfile.TemporaryDirectory() as folder:

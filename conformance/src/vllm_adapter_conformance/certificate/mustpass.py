@@ -5,8 +5,9 @@ about, each under the SHA-256 of its text, so that a certificate is judged by it
 `core.json` is written by hand: what of a level must have run (`core`, see `claims.core_gaps`), and
 why each other rule may have no case (`may_be_absent`).
 
-`python -m vllm_adapter_conformance.certificate.mustpass` prints what mustpass.json should hold; a
-test compares.
+`python -m vllm_adapter_conformance.certificate.mustpass` writes mustpass.json anew and keeps the
+list that it replaces; each list names the one before it, and a test wants the whole chain. With
+`--no-certificates` the replaced one is not kept: for a list that never left a branch.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from __future__ import annotations
 import datetime
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter_conformance.base.rule import LEVELS
@@ -47,6 +50,8 @@ class RuleList:
     core: Mapping[str, Sequence[Group]] = field(default_factory=dict)
     cases: Mapping[str, frozenset[str]] = field(default_factory=dict)
     waivers: Sequence[Waiver] = ()
+    before: str | None = None
+    """SHA-256 of the list before this one."""
 
     def up_to(self, level: str) -> frozenset[str]:
         """The rules that count for a level and those below it."""
@@ -143,8 +148,11 @@ def _case_faults(rules: Sequence[Mapping[str, Any]], own: RuleList) -> list[str]
     return found
 
 
-def render() -> str:
-    """What mustpass.json should hold, from the registered rules and core.json."""
+def render(before: str | None = None) -> str:
+    """What mustpass.json should hold, from the registered rules and core.json.
+
+    `before` is the SHA-256 of the list that it follows; without it, that of the committed one.
+    """
     from vllm_adapter_conformance.certificate.known_cases import constant_cases
     from vllm_adapter_conformance.rules import registered
 
@@ -156,8 +164,25 @@ def render() -> str:
         "core": decided()["core"],
         "waivers": waivers.shipped_raw(),
         "cases": {id: sorted(ids) for id, ids in sorted(constant_cases().items())},
+        "before": before or committed().before,
     }
     return json.dumps(raw, indent=1) + "\n"
+
+
+def renew(folder: Path, *, keep: bool = True) -> str | None:
+    """Writes mustpass.json in a folder of lists, if the rules have changed.
+
+    Gives the SHA-256 under which the replaced list was kept in `folder/lists`, if it was.
+    """
+    path = folder / "mustpass.json"
+    old = path.read_text(encoding="utf-8")
+    if old == render():
+        return None
+    digest = sha256(old.encode()).hexdigest()
+    if keep:
+        (folder / "lists" / f"{digest}.json").write_text(old, encoding="utf-8")
+    path.write_text(render(digest if keep else None), encoding="utf-8")
+    return digest if keep else None
 
 
 def _parsed(text: str) -> RuleList:
@@ -166,7 +191,8 @@ def _parsed(text: str) -> RuleList:
         return RuleList(raw, _FIRST_PREVIEWS)
     cases = {id: frozenset(ids) for id, ids in raw["cases"].items()}
     own = tuple(waivers.parse(raw["waivers"]))
-    return RuleList(raw["rules"], frozenset(raw["preview"]), raw["core"], cases, own)
+    before = raw.get("before")
+    return RuleList(raw["rules"], frozenset(raw["preview"]), raw["core"], cases, own, before)
 
 
 @cache
@@ -175,4 +201,5 @@ def _text(name: str) -> str:
 
 
 if __name__ == "__main__":
-    print(render(), end="")
+    kept_as = renew(Path(__file__).parent, keep="--no-certificates" not in sys.argv[1:])
+    print(f"kept the list before as lists/{kept_as}.json" if kept_as else "no list was kept")

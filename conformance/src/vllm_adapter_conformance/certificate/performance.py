@@ -94,7 +94,7 @@ class OperatorShare(Struct, frozen=True):
     bound: Literal["memory", "compute"]
     """What the roofline's time goes to."""
     seconds: MeasuredFigure
-    """Time of one call."""
+    """Time of one call, by the judge's clock: from its request to the answer that it is done."""
     share: MeasuredFigure
     """The roofline's time over the call's, each by a rate measured in turn with it."""
     turns: Annotated[int, Meta(ge=1)]
@@ -102,8 +102,6 @@ class OperatorShare(Struct, frozen=True):
     beyond_caches: bool
     """Whether those were together at least four times the last cache; if not, a share of the
     memory's roofline may be above 1."""
-    clock: Literal["events", "host"]
-    """By what it was timed."""
     baseline: BaselineShare | None
     """How it is to the baseline; null without one."""
 
@@ -128,7 +126,10 @@ class UsedBaseline(Struct, frozen=True):
 
 
 class PhaseLatency(Struct, frozen=True):
-    """Latencies of one phase's steps, as the host sees them, within 1 %."""
+    """Latencies of one phase's steps, as the device's process sees them, within 1 %.
+
+    All its times together are at least half of the time that passed by the judge's clock.
+    """
 
     steps: _Count
     """How many steps there were."""
@@ -162,6 +163,8 @@ class EnduredLoad(Struct, frozen=True):
     """Calls of operators."""
     tokens: _Count
     """Tokens of all steps."""
+    tokens_per_s: _Amount
+    """Tokens of all workers in a second, by the judge's clock."""
     preempted: _Count
     """Sequences that had to make room."""
     probes: _Count
@@ -186,9 +189,6 @@ class Performance(Struct, frozen=True):
 
     conditions: Conditions
     """What must be equal for two certificates' speeds to be compared."""
-    clock: Literal["events", "host"] | None
-    """What timed the device's rates: its events, or the host's clock with a wait; null if none
-    was measured."""
     cache_bytes: _Count | None
     """The last cache before memory, as the device or the system says; null if neither does."""
     launch: MeasuredFigure | None

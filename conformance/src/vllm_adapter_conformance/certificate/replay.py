@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from vllm_adapter.discovery.records import AdapterRecord
+from vllm_adapter_conformance.base.rule import LEVELS
 from vllm_adapter_conformance.base.target import BUDGET_S, Target
 from vllm_adapter_conformance.certificate.against import loaded_faults
 from vllm_adapter_conformance.certificate.claims import GOOD, holds
@@ -176,13 +177,19 @@ def _case_faults(document: Document, plan: SuitePlan) -> Iterator[str]:
 
 
 def _draw(plan: SuitePlan, listed: set[str], count: int) -> list[str]:
-    """Ids of items to run: half of them cases at boundaries, as far as there are, then others."""
+    """Ids of items to run: half of them cases at boundaries, as far as there are, then others.
+
+    One of them opens the device, if any of the plan does: it tells its memory and its files.
+    """
     chance = secrets.SystemRandom()
     of_drawn = _mixed(chance, [item for item in plan.items if DRAWN in item.case.id], listed)
     others = _mixed(chance, [item for item in plan.items if DRAWN not in item.case.id], listed)
     half = max(-(-count // 2), count - len(others))
     chosen = of_drawn[:half]
-    return [item.id for item in (*chosen, *others[: count - len(chosen)])]
+    chosen += others[: count - len(chosen)]
+    if all(item.rule.level == LEVELS[0] for item in chosen):
+        chosen[-1:] = [item for item in others if item.rule.level != LEVELS[0]][:1] or chosen[-1:]
+    return [item.id for item in chosen]
 
 
 def _mixed(

@@ -82,11 +82,34 @@ def of_other_files(document: Mapping[str, Any]) -> bool:
     return bool(suite["version"] == suite_version() and suite["files_sha256"] != suite_digest())
 
 
+def doubt(document: Mapping[str, Any]) -> str:
+    """What the first line adds, where the suite that wrote it cannot be looked at here."""
+    version, asked = document["suite"]["version"], document["level_asked"]
+    lacking, day = _lacking(document), str(document["created"]).partition("T")[0]
+    if lacking:
+        return (
+            f"; by an earlier suite ({version}, {day}), without {lacking} of the "
+            f"{len(mustpass.committed().up_to(asked))} rules that this one has up to {asked}"
+        )
+    if document["grade"] == "release" and of_other_files(document):
+        why = "its grade is its own word"
+        return f", and by other files of suite {version} than these, so that {why}"
+    return ""
+
+
 def notes(document: Mapping[str, Any]) -> list[str]:
     """What a reader should know, and no fault."""
     suite, found = document["suite"], []
+    if _lacking(document):
+        again = f"vllm-adapter certify {document['adapter']['name']} --level"
+        found.append(
+            "it is judged by its own suite's list of rules; for a certificate by this suite, run "
+            f"`{again} {document['level_asked']}` on the device"
+        )
     if suite["files_sha256"] != suite_digest():
-        found.append(f"it is by other files of the suite ({suite['version']}) than these")
+        what = "as its version is the same, its grade is its own word"
+        same = f": {what}" if document["grade"] == "release" and of_other_files(document) else ""
+        found.append(f"it is by other files of the suite ({suite['version']}) than these{same}")
     if older(document):
         found.append(
             f"its format ({document['schema'].rpartition('/')[2]}) does not say which files took "
@@ -103,6 +126,13 @@ def notes(document: Mapping[str, Any]) -> list[str]:
     elif claims.is_stand_in(document):
         found.append("the CPU stood in for the device")
     return found
+
+
+def _lacking(document: Mapping[str, Any]) -> int:
+    """How many rules this suite has up to its level that its own list lacks."""
+    own = mustpass.listed(document["suite"]["mustpass_sha256"])
+    asked = document["level_asked"]
+    return len(mustpass.committed().up_to(asked) - own.up_to(asked)) if own else 0
 
 
 def _digest_faults(document: Mapping[str, Any]) -> Iterator[str]:

@@ -120,11 +120,7 @@ def _judged(args: argparse.Namespace) -> tuple[Mapping[str, Any], _Verdict]:
     if found.faults:
         return document, found
     found.notes += verification.notes(document)
-    if document["grade"] == "release" and verification.of_other_files(document):
-        found.doubt = (
-            f", and by other files of suite {document['suite']['version']} than these, so that "
-            "its grade is its own word"
-        )
+    found.doubt = verification.doubt(document)
     if (args.against_installed or args.replay) and not found.faults:
         faults, notes = against.against_installed(document)
         found.faults += faults

@@ -15,6 +15,9 @@ ASKED: Final = 5
 TRIES: Final = 8
 MOST_PIECES: Final = 4096
 MARK: Final = 64
+REFUSED: Final = (1 << 20, 1 << 16, 4096)
+"""Bytes that are asked for when the device is full."""
+REFUSALS: Final = 24
 
 
 def capacities(holder: HeldDevice, *, device: int, times: int) -> list[dict[str, Any]]:
@@ -119,6 +122,9 @@ def exhausted(holder: HeldDevice, *, device: int, sizes: Sequence[int]) -> dict[
                 break
         if "OutOfMemory" not in refused.get("kinds", ()):
             break
+    for size in REFUSED * REFUSALS:  # a server that is full asks again and again
+        if len(held) < MOST_PIECES:
+            looks.attempt(_take, holder, device, size, held)
     full = looks.capacity(holder, device=device)
     wrong = [
         number

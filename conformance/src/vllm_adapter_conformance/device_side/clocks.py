@@ -1,21 +1,21 @@
-"""What a call takes: CPU time of the host, and wall time of the fastest of many.
-
-The fastest, since a busy machine only ever adds to it.
-"""
+"""What a call takes of the host's CPU, and calls beside copies that the judge times."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from .calls import PlainCall, ReadyCall
+from .ready import make_ready
 
 if TYPE_CHECKING:
     from vllm_adapter.engine.device_process.held import HeldDevice
 
+CALL: Final = "call"
+COPY: Final = "copy"
 _SLEEP_S: Final = 1e-3
 """The first sleep; each is twice as long as the last, so that asking costs next to nothing."""
 _LIMIT_S: Final = 30.0
@@ -49,42 +49,25 @@ def kernel_cpu_s(device: HeldDevice, *, call: PlainCall, own_thread: bool) -> fl
     return max(0.0, called - allocated)
 
 
-def fastest_s(device: HeldDevice, *, call: PlainCall, repeats: int) -> tuple[float, float]:
-    """Seconds of the fastest call, and of the fastest copy of its largest tensor."""
+def ready_small(device: HeldDevice, *, call: PlainCall) -> None:
+    """Makes a call ready, and a copy of its largest tensor under `COPY`."""
     ready = ReadyCall(device, call)
     tensors = [one for one in ready.args if isinstance(one, torch.Tensor)]
     largest = max(tensors, key=lambda one: one.nbytes)
-    return (
-        _fastest(device, ready.run, repeats),
-        _fastest(device, lambda: largest.clone(), repeats),
-    )
+    make_ready(device, CALL, ready.run)
+    make_ready(device, COPY, lambda: largest.clone())
 
 
-def weight_times_s(
-    device: HeldDevice, *, facts: Mapping[str, Any], repeats: int
-) -> tuple[float, float]:
-    """Seconds of one row through a weight [out, in] of a dtype, and of a copy of that weight."""
+def ready_weight(device: HeldDevice, *, facts: Mapping[str, Any]) -> None:
+    """Makes one row through a weight [out, in] of a dtype ready, and a copy of that weight."""
     dtype = getattr(torch, str(facts["dtype"]))
     binding = device.bind("linear", facts)
     weight = torch.zeros(facts["out_features"], facts["in_features"], dtype=dtype)
     there = device.to_device(weight)
     x = device.to_device(torch.zeros(1, facts["in_features"], dtype=dtype))
     prepared = binding.prepare_weights(there)
-    return (
-        _fastest(device, lambda: binding.run(x, prepared, None, weight.shape[0]), repeats),
-        _fastest(device, lambda: there.clone(), repeats),
-    )
-
-
-def _fastest(device: HeldDevice, run: Callable[[], Any], repeats: int) -> float:
-    least = float("inf")
-    for _ in range(repeats):
-        device.synchronize()
-        begin = time.perf_counter()
-        run()
-        device.synchronize()
-        least = min(least, time.perf_counter() - begin)
-    return least
+    make_ready(device, CALL, lambda: binding.run(x, prepared, None, weight.shape[0]))
+    make_ready(device, COPY, lambda: there.clone())
 
 
 def _sleep_until_done(device: HeldDevice) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from . import looks
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from vllm_adapter.engine.device_process.held import HeldDevice
 
 LONG: Final = 4
+POLL_S: Final = 5.0
 
 
 def handles(
@@ -57,6 +59,34 @@ def handles(
     seen["destroyed"] = looks.attempt(lambda: end(dead))
     seen["never made"] = looks.attempt(lambda: library.call(use, device, (1 << 63) + device))
     return seen
+
+
+def destroyed(holder: HeldDevice, *, device: int, data: bytes, size: int) -> bytes:
+    """What a copy wrote that was queued, behind long ones, in a stream that was then destroyed.
+
+    It is read as long as it is not `data`, for some seconds.
+    """
+    library, runtime = library_of(holder), holder.runtime
+    long, bulk = (runtime.allocate_memory(size, device) for _ in range(2))
+    memory, source = runtime.allocate_memory(len(data), device), bytearray(data)
+    looks.put(holder, memory, bytes(len(data)))
+    made = ctypes.c_uint64()
+    library.call("stream_create", device, ctypes.byref(made))
+    for _ in range(LONG):
+        library.call(
+            "copy_on_device", made.value, device, long.address, device, bulk.address, size
+        )
+    there = (ctypes.c_char * len(data)).from_buffer(source)
+    library.call("copy_to_device", device, made.value, memory.address, there, len(data))
+    library.call("stream_destroy", device, made.value)
+    until = time.monotonic() + POLL_S
+    found = looks.get(holder, memory)
+    while found[: len(data)] != data and time.monotonic() < until:
+        time.sleep(0.01)
+        found = looks.get(holder, memory)
+    for allocation in (long, bulk, memory):
+        allocation.free()
+    return found[: len(data)]
 
 
 def sentences(holder: HeldDevice, *, device: int) -> list[dict[str, Any]]:

@@ -27,13 +27,17 @@ from .bins import bin_of
 from .load_decoder import CALLS_A_LAYER, LAYERS, TinyDecoder, run_script
 from .memory import held_at_rest
 from .speed import multiplying
-from .timing import Stopwatch
 
 if TYPE_CHECKING:
     from vllm_adapter.engine.device_process.held import HeldDevice
 
 MOST_SEQUENCES: Final = 8
 LONGEST_PROMPT: Final = 64
+PREFILLED: Final = (3, 8, 17, 33, 48, 64, 96, 130)
+MIXED: Final = (11, 24, 65)
+"""Tokens of a step that prefills, and of one that decodes too. Libraries keep what they made for a
+shape, up to a limit that minutes do not reach: these few are all met in the first windows, and
+what grows later is no such cache."""
 LONGEST: Final = 256
 """Tokens of a sequence at its end."""
 POOL: Final = 512
@@ -41,6 +45,8 @@ POOL: Final = 512
 PROBE_EVERY: Final = 25
 CONTROL_EVERY: Final = 10
 CONTROL_SIDE: Final = 64
+CONTROL_S: Final = 0.002
+MOST_CALLS: Final = 2000
 MOST_ERRORS: Final = 5
 KEPT_RESULTS: Final = 2
 """Of those that are not as the first, a slice gives back so many whole."""
@@ -57,6 +63,10 @@ class _Seen:
     preempted: int = 0
     probes: int = 0
     bins: dict[str, Counter[int]] = field(default_factory=dict)
+    clocked: float = 0.0
+    """Seconds of the slice, by the clock of this process."""
+    parts: float = 0.0
+    """Those of them that steps, checks and calls took."""
     control: list[float] = field(default_factory=list)
     different: list[dict[str, Any]] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -113,7 +123,7 @@ class _Worker:
             device, CONTROL_SIDE, self.shape["dtype"], own_linear=raw["own_linear"]
         )
         # As long as a step, at least: what interrupts one then interrupts the other.
-        self._control_calls = Stopwatch(device).calls_for(self._control)
+        self._control_calls = self._calls_of_a_step()
         self._wait_all()
         with torch.no_grad(), self._on_stream():
             self.first = self._probe()
@@ -127,6 +137,7 @@ class _Worker:
 
     def run(self, until: float) -> None:
         """Rounds until a moment of the monotonic clock; then no sequence is left."""
+        begin = time.perf_counter()
         with torch.no_grad(), self._on_stream():
             while time.monotonic() < until and len(self.seen.errors) < MOST_ERRORS:
                 try:
@@ -142,6 +153,7 @@ class _Worker:
                     self.seen.error(error)
             with contextlib.suppress(VllmAdapterError):
                 self._wait()
+        self.seen.clocked += time.perf_counter() - begin
 
     def close(self) -> None:
         """Gives the memory back."""
@@ -153,14 +165,18 @@ class _Worker:
         seen.rounds += 1
         self._rounds += 1
         if self._sides:
+            begin = time.perf_counter()
             self._side(self._sides[self._rounds % len(self._sides)])
+            seen.parts += time.perf_counter() - begin
         if self._rounds % CONTROL_EVERY == 0:
             self._wait()
             begin = time.perf_counter()
             for _ in range(self._control_calls):
                 self._control()
             self._wait()
-            seen.control.append((time.perf_counter() - begin) / self._control_calls)
+            taken = time.perf_counter() - begin
+            seen.control.append(taken / self._control_calls)
+            seen.parts += taken
         if self._rounds % PROBE_EVERY == 0:
             self._check()
 
@@ -173,7 +189,7 @@ class _Worker:
             new = self._random.randint(1, min(3, max(1, room)))
         mixed = bool(new and self._active and chance < 0.1)
         old = list(self._active) if mixed or not new else []
-        prompts = [self._random.randint(1, LONGEST_PROMPT) for _ in range(new)]
+        prompts = self._prompts(new, len(old)) if new else []
         ends = [self._random.randint(n + 1, LONGEST) for n in prompts]
         fresh = [self.decoder.cache.new_sequence() for _ in prompts]
         sequences = [sequence for sequence, _ in old] + fresh
@@ -194,11 +210,24 @@ class _Worker:
             ]
         self._wait()
         taken = time.perf_counter() - begin
+        self.seen.parts += taken
         self.seen.bins.setdefault(step.phase, Counter())[bin_of(taken)] += 1
         self.seen.calls += CALLS_A_LAYER * LAYERS
         self.seen.tokens += sum(tokens)
         ended = [pair for pair in self._active if pair[0].length >= pair[1]]
         self._drop(ended)
+
+    def _prompts(self, count: int, decoded: int) -> list[int]:
+        """Lengths of so many prompts, which with the decoded tokens are one of the totals."""
+        totals = [total - decoded for total in (MIXED if decoded else PREFILLED)]
+        fitting = [total for total in totals if count <= total <= count * LONGEST_PROMPT]
+        rest = self._random.choice(fitting)
+        parts: list[int] = []
+        for left in range(count - 1, -1, -1):  # so many come after this one
+            least = max(1, rest - left * LONGEST_PROMPT)
+            parts.append(self._random.randint(least, min(LONGEST_PROMPT, rest - left)))
+            rest -= parts[-1]
+        return parts
 
     def _preempt(self) -> None:
         """The longest sequence makes room, as a server does where the cache is full."""
@@ -216,9 +245,11 @@ class _Worker:
         needed = sum(
             -(-(n + len(self._script[2])) // self.shape["block_size"]) for n in self._script[0]
         )
+        begin = time.perf_counter()
         while self.decoder.cache.pool.free < needed:
             self._preempt()
         found = self._probe()
+        self.seen.parts += time.perf_counter() - begin
         self.seen.probes += 1
         if not _same(found, self.first):
             self._different("decoder", found)
@@ -237,6 +268,18 @@ class _Worker:
 
     def _drop_all(self) -> None:
         self._drop(list(self._active))
+
+    def _calls_of_a_step(self) -> int:
+        """How many products take about `CONTROL_S`."""
+        times, taken = 1, 0.0
+        while taken < CONTROL_S and times < MOST_CALLS:
+            times *= 2
+            begin = time.perf_counter()
+            for _ in range(times):
+                self._control()
+            self._wait_all()
+            taken = time.perf_counter() - begin
+        return times
 
     def _wait(self) -> None:
         self._device.runtime.synchronize_stream(self._index, self.stream)
@@ -278,9 +321,10 @@ def start_load(
 
 
 def run_load(device: HeldDevice, *, seconds: float) -> dict[str, Any]:
-    """One slice. Gives what all workers saw together, and what is held at its end.
+    """One slice. Gives what all workers saw together.
 
-    `bins` are rows (bin, times) by phase; `stalled`: a worker has not come to an end.
+    `bins` are rows (bin, times) by phase; `stalled`: a worker has not come to an end. `clocked`
+    and `parts` have a number of seconds a worker, by the clock of this process.
     """
     load = _LOADS[device]
     until = time.monotonic() + seconds
@@ -301,6 +345,8 @@ def run_load(device: HeldDevice, *, seconds: float) -> dict[str, Any]:
         "preempted": sum(one.preempted for one in seen),
         "probes": sum(one.probes for one in seen),
         "bins": {phase: sorted(counts.items()) for phase, counts in bins.items()},
+        "clocked": [one.clocked for one in seen],
+        "parts": [one.parts for one in seen],
         "control": sorted(second for one in seen for second in one.control),
         "different": [
             {"worker": number, **row} for number, one in enumerate(seen) for row in one.different
@@ -310,8 +356,12 @@ def run_load(device: HeldDevice, *, seconds: float) -> dict[str, Any]:
     for worker in load.workers:
         worker.seen = _Seen()
     del seen, bins
-    result["held"] = {"steps": load.steps, **held_at_rest(device)}
     return result
+
+
+def held_load(device: HeldDevice) -> dict[str, Any]:
+    """What is held between slices, and the `steps` made until then."""
+    return {"steps": _LOADS[device].steps, **held_at_rest(device)}
 
 
 def end_load(device: HeldDevice) -> None:

@@ -25,19 +25,23 @@ KEPT: Final = 8
 """Results of each input that are in use until the last call."""
 
 
-def call_in_turn(device: HeldDevice, inputs: Sequence[PlainCall], calls: int) -> list[Seen]:
-    """Calls an operator many times, with one or another input."""
-    ready = [_Repeated(device, given) for given in inputs]
+def call_in_turn(
+    device: HeldDevice, inputs: Sequence[PlainCall], calls: int, devices: Sequence[int] = ()
+) -> list[Seen]:
+    """Calls an operator many times, with one or another input; `devices`: where each belongs."""
+    ready = [_Repeated(on, given) for on, given in _placed(device, inputs, devices)]
     for number in range(calls):
         # In no period: a ring of buffers of any length would give each input its own.
         ready[number.bit_count() % len(ready)].call(number)
     return [one.seen() for one in ready]
 
 
-def call_at_once(device: HeldDevice, inputs: Sequence[PlainCall], calls: int) -> list[Seen]:
-    """Calls an operator from one thread for each input."""
+def call_at_once(
+    device: HeldDevice, inputs: Sequence[PlainCall], calls: int, devices: Sequence[int] = ()
+) -> list[Seen]:
+    """Calls an operator from one thread for each input; `devices` as `call_in_turn` has them."""
     # A planned operator keeps its step behind the binding: each thread has one of its own.
-    ready = [_Repeated(device, given, owner=_Owner()) for given in inputs]
+    ready = [_Repeated(on, given, _Owner()) for on, given in _placed(device, inputs, devices)]
     together = Barrier(len(ready))
 
     def run(one: _Repeated) -> None:
@@ -56,6 +60,20 @@ def call_at_once(device: HeldDevice, inputs: Sequence[PlainCall], calls: int) ->
     return [one.seen() for one in ready]
 
 
+def _placed(
+    device: HeldDevice, inputs: Sequence[PlainCall], devices: Sequence[int]
+) -> list[tuple[HeldDevice, PlainCall]]:
+    """Each input with its device: another one of the same adapter is opened here."""
+    if not devices:
+        return [(device, given) for given in inputs]
+    record = device.opened.adapter.record
+    held = {device.index: device}
+    for index in devices:
+        if index not in held:
+            held[index] = type(device).of_record(record, index)
+    return [(held[index], given) for index, given in zip(devices, inputs, strict=True)]
+
+
 class _Owner:
     """Whose bindings are apart from all others."""
 
@@ -65,6 +83,7 @@ class _Repeated(ReadyCall):
 
     def __init__(self, device: HeldDevice, call: PlainCall, owner: object = None) -> None:
         super().__init__(device, call, owner)
+        self._device = device
         self._found: dict[bytes, tuple[list[torch.Tensor], list[int]]] = {}
         self._first: list[tuple[int, Sequence[torch.Tensor], list[torch.Tensor]]] = []
 
@@ -73,6 +92,11 @@ class _Repeated(ReadyCall):
         self.reset()
         self.plan()
         results = self.run()
+        for result in results:
+            if result.device != self._device.device:
+                raise RuntimeError(
+                    f"a result lies on {result.device}, and its arguments on {self._device.device}"
+                )
         if len(self._first) < KEPT:
             self._first.append((number, results, [written.clone() for written in self.mutated]))
         self._keep(number, (*results, *self.mutated))

@@ -3,7 +3,7 @@
 It survives a crash of the worker, and is what tells a crash from a hang. Events:
 
     plan    items                       the run begins
-    begin   item, pid, limit, at        a case begins; `at` is the monotonic clock
+    begin   item, pid, limit            a case begins
     end     item, ... (a Result)        a case has ended; written by the parent after a crash
     progress  item, text                how far the case is that runs
     overdue item, limit                 the device was busy for longer than that, and ended

@@ -3,7 +3,7 @@
 A dimension is a few classes of members: pairs are asked for between classes, which keeps the
 rows few, and the members of a class are dealt in turn, so that each has its day. Chosen triples
 of classes meet as well. Not every row may be run (a descriptor refuses it, or it is too large);
-what no row could hold is left over.
+what no row could hold is left over. What could take effect in no row is not asked for.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class Covering:
     effects: Callable[[Row], Set[str] | None] = lambda row: None
     """The dimensions whose member changes what is run in a row; None: all of them. Only these
     count: in an empty batch, no length is visited."""
+    deciding: Sequence[str] = ()
+    """The dimensions by which `effects` decides."""
     _used: Counter[tuple[str, int]] = field(default_factory=Counter)
     _beside: dict[Place, set[Place]] = field(default_factory=dict)
     """The classes that each class has yet to meet."""
@@ -60,30 +62,37 @@ class Covering:
     _lost: set[Meeting] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        effective = self._effective()
         for name, classes in self.dimensions.items():
             self._beside |= {(name, kind): set() for kind in classes}
-        pairs = set()
-        for one, other in itertools.combinations(self.dimensions, 2):
-            kinds = itertools.product(self.dimensions[one], self.dimensions[other])
-            pairs |= {frozenset(zip((one, other), both, strict=True)) for both in kinds}
+        pairs: set[Meeting] = set()
+        for names in itertools.combinations(self.dimensions, 2):
+            pairs |= _meetings({name: [*self.dimensions[name]] for name in names}, effective)
         for pair in pairs:
             for place, met in itertools.permutations(pair):
                 self._beside[place].add(met)
         for triple in self.triples:
             if triple.keys() <= self.dimensions.keys():
-                known = [
-                    [k for k in triple[name] if k in self.dimensions[name]] for name in triple
-                ]
-                self._threes[frozenset(triple)] = {
-                    frozenset(zip(triple, kinds, strict=True))
-                    for kinds in itertools.product(*known)
-                }
+                known = {n: [k for k in triple[n] if k in self.dimensions[n]] for n in triple}
+                self._threes[frozenset(triple)] = _meetings(known, effective)
         threes = set().union(*self._threes.values())
         self._asked = sorted(pairs, key=sorted), sorted(threes, key=sorted)
 
+    def _effective(self) -> list[tuple[Mapping[str, str], Set[str]]]:
+        """Classes of what decides, and the dimensions that take effect with them."""
+        row = {name: next(_members(classes))[1] for name, classes in self.dimensions.items()}
+        names = [name for name in self.deciding if name in row]
+        found: dict[tuple[tuple[str, ...], frozenset[str]], None] = {}  # in order, each once
+        for chosen in itertools.product(*(_members(self.dimensions[name]) for name in names)):
+            kinds, members = (zip(*chosen, strict=True)) if chosen else ((), ())
+            live = self.effects(row | dict(zip(names, members, strict=True)))
+            found[kinds, frozenset(row if live is None else live)] = None
+        seen = [(dict(zip(names, kinds, strict=True)), live) for kinds, live in found]
+        return sorted(seen, key=lambda one: -len(one[1]))
+
     @property
     def pairs(self) -> tuple[int, int]:
-        """How many pairs of classes were met, and how many there are."""
+        """How many pairs of classes were met, of those of which both can take effect in a row."""
         return self._met(0)
 
     @property
@@ -255,6 +264,22 @@ class Covering:
             row[name] = member
             numbers.append((name, number))
         return row, numbers
+
+
+def _meetings(
+    classes: Mapping[str, Sequence[str]],
+    effective: Sequence[tuple[Mapping[str, str], Set[str]]],
+) -> set[Meeting]:
+    """All that one class of each of these dimensions makes, if some row has the effect of all."""
+    made = (frozenset(zip(classes, k, strict=True)) for k in itertools.product(*classes.values()))
+    return {
+        meeting
+        for meeting in made
+        if any(
+            all(name in live and kinds.get(name, kind) == kind for name, kind in meeting)
+            for kinds, live in effective
+        )
+    }
 
 
 def _members(classes: Dimension) -> Iterator[tuple[str, Any]]:

@@ -72,7 +72,7 @@ _LAYOUT: Final[Dimension] = {
     "plain": ("plain",),
     "rows apart": ("strided", "wider"),
     "every other": ("every other",),
-    "transposed": ("transposed",),
+    "transposed": ("transposed", "transposed wider"),
     "offset": ("offset",),
 }
 """How a tensor lies in its memory; what lies beside it there is NaN."""
@@ -82,6 +82,13 @@ _VECTOR: Final[Dimension] = {
     "offset": ("offset",),
 }
 """How a tensor of one dimension lies."""
+_ORDER: Final[Dimension] = {
+    "mixed": ("mixed",),
+    "counting": ("up", "down"),
+    "turned": ("turned",),
+}
+"""In which order ids, positions, slots and blocks come: as prompts have them, or as no prompt has.
+`turned` counts up at its ends alone."""
 _EPS: Final[Dimension] = {
     "usual": (1e-6, 1e-5),
     "small": (1e-8, 1e-12),
@@ -99,20 +106,24 @@ _SCALE: Final[Dimension] = {"usual": (-0.5,), "other": (-1.0, -0.25), "one": (0.
 """The power of the head's size that scores are multiplied with."""
 _PARTS: Final[Dimension] = {
     "plain": ("plain",),
-    "fused": ("fused",),
+    "fused": ("fused", "fused apart"),
     "rows apart": ("strided", "wider"),
-    "transposed": ("transposed",),
+    "transposed": ("transposed", "transposed wider"),
     "offset": ("offset",),
 }
-"""How heads lie: `fused` is a part of one tensor of queries, keys and values."""
+"""How heads lie: `fused` is a part of one tensor of queries, keys and values, which lie one behind
+the other or apart."""
+_VALUES: Final[Dimension] = {**_PARTS, "one tensor": ("the keys",)}
+"""How values lie: they may be the keys themselves."""
 _CACHE: Final[Dimension] = {
     "apart": ("apart",),
     "views": ("interleaved", "one behind the other"),
     "heads first": ("heads first",),
     "unlike": ("values heads first", "keys heads first"),
     "offset": ("offset",),
+    "one tensor": ("one",),
 }
-"""How the caches of keys and values lie."""
+"""How the caches of keys and values lie, where they are read: they may be one."""
 _SCORES: Final[Dimension] = {
     "normal": ("normal",),
     "spread": ("spread",),
@@ -147,7 +158,7 @@ _SILU_GATES: Final[Dimension] = {**_GATES, "inf": ("inf",)}
 _NORM: Final[Dimension] = {
     "normal": ("normal",),
     "tiny": ("tiny",),
-    "zeros": ("zeros",),
+    "zeros": ("zeros", "zero rows"),
     "large": ("large",),
     "great": ("great",),
     "one element": ("one element",),
@@ -195,6 +206,7 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
         "values": {
             "normal": ("normal",),
             "one element": ("one element",),
+            "zeros": ("zeros", "zero rows"),
             "cancelling": ("cancelling",),
             "opposite": ("opposite",),
             "positive": ("positive",),
@@ -203,9 +215,29 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
             "nan": ("nan",),
         },
     },
+    "quantized_linear": {
+        "rows": _ROWS,
+        "layout": _LAYOUT,
+        "shift": _VECTOR,
+        "values": {
+            "normal": ("normal",),
+            "one element": ("one element",),
+            "zeros": ("zeros",),
+            "tiny": ("tiny",),
+            "great": ("great",),
+            "nan": ("nan",),
+        },
+        "history": _HISTORY,
+    },
     "rms_norm": _NORMALISED,
-    "fused_add_rms_norm": {**_NORMALISED, "residual": _LAYOUT},
-    "layer_norm": {**_NORMALISED, "shift": _VECTOR},
+    "fused_add_rms_norm": {
+        **_NORMALISED,
+        "residual": {**_LAYOUT, "one tensor": ("x itself",)},
+    },
+    "layer_norm": {
+        **_NORMALISED,
+        "shift": {**_VECTOR, "one tensor": ("the weight",)},
+    },
     "silu_and_mul": _ACTIVATION,
     "gelu": {**_ACTIVATION, "values": _GATES},
     "gelu_and_mul": {**_ACTIVATION, "values": _GATES},
@@ -219,6 +251,7 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
             "above 16 bits": (65537, 70001),
         },
         "ids": _VECTOR,
+        "order": {**_ORDER, "equal": ("equal",)},
         "weights": _LAYOUT,
         "values": _COPIED,
         "history": _HISTORY,
@@ -240,6 +273,7 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
         "keys": _PARTS,
         "weights": _LAYOUT,
         "ids": _VECTOR,
+        "order": {**_ORDER, "equal": ("equal",)},
         "values": {"normal": ("normal",), "large": ("large",), "tiny": ("tiny",)},
         "history": _HISTORY,
     },
@@ -249,9 +283,10 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
         "pool": {"few": (4, 7), "above 8 bits": (300,), "above 16 bits": (33000, 66000)},
         "padding": {"none": ("none",), "some": (-1,), "far": (-2, -(2**33)), "all": ("all",)},
         "layout": _PARTS,
-        "added": _PARTS,
+        "added": _VALUES,
         "ids": _VECTOR,
-        "cache": _CACHE,
+        "order": _ORDER,
+        "cache": {kind: members for kind, members in _CACHE.items() if kind != "one tensor"},
         "values": _COPIED,
         "history": _HISTORY,
     },
@@ -283,6 +318,7 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
         "filler": {"far": (2**30,), "negative": (-1,), "free": ("free",)},
         "pool": {"few": (2,), "above 8 bits": (300,), "above 16 bits": (33000, 66000)},
         "shared": {"no": (False,), "yes": (True,)},
+        "order": {"mixed": ("mixed",), "counting": ("up", "down")},
         "history": _HISTORY,
     },
     "attention": {
@@ -300,7 +336,7 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
         "values": _SCORES,
         "layout": _PARTS,
         "keys": _PARTS,
-        "added": _PARTS,
+        "added": _VALUES,
         "ids": _VECTOR,
         "history": _HISTORY,
     },
@@ -400,6 +436,13 @@ TRIPLES: Final[Mapping[str, Sequence[Mapping[str, Sequence[str]]]]] = {
             "interleaved": ("False", "True"),
             "partial": ("False", "True"),
             "head_size": ("small", "usual", "between", "wide"),
+        },
+    ),
+    "quantized_linear": (
+        {
+            "scheme": ("int8", "int4", "float8_e4m3fn", "float8_e4m3fnuz"),
+            "in_features": ("below 64", "beside a power", "about 4096"),
+            "rows": ("one", "few", "many", "above 64"),
         },
     ),
     "linear": (

@@ -16,6 +16,8 @@ CONTENTS: Final[Sequence[tuple[int, int]]] = ((0, 0), (1, 1), (2, 1), (2, 2))
 
 From 1 to 2 the numbers change alone, from 2 to 3 the places, of which first and last stay.
 """
+FUSED: Final = frozenset({"fused", "fused apart"})
+"""Layouts of parts of one tensor."""
 
 
 class RandomTensors:
@@ -68,6 +70,22 @@ def streams(op: str, seed: str, contents: int) -> tuple[RandomTensors, RandomTen
     return RandomTensors(0, op, seed, numbers), RandomTensors(0, op, "places", seed, places > 0)
 
 
+def in_order(draw: RandomTensors, count: int, limit: int, how: str) -> torch.Tensor:
+    """int64[count] of range(limit), from a number on: `up`, `down`, `turned` or `equal`.
+
+    None comes twice as long as there are as many, but where all are `equal`.
+    """
+    first = draw.integers(0, max(1, limit - count + 1), 1)
+    if how == "equal":
+        return first.repeat(count)
+    found = (first + torch.arange(count)) % max(1, limit)
+    if how == "down":
+        return found.flip(0)
+    if how == "turned" and count > 3:
+        return torch.cat((found[:1], found[1:-1].flip(0), found[-1:]))
+    return found
+
+
 def middle_turned(places: torch.Tensor, contents: int) -> torch.Tensor:
     """places[n], for contents 3 in another order; the first and the last stay where they are."""
     if CONTENTS[contents][1] == 2 and len(places) > 3:
@@ -106,9 +124,10 @@ def laid(to_device: ToDevice, tensor: torch.Tensor, how: str) -> torch.Tensor:
         memory = _beside((*tensor.shape, 2), tensor.dtype)
         memory[..., 0] = tensor
         return to_device(memory)[..., 0]
-    if how == "transposed" and tensor.ndim > 1:
-        return to_device(tensor.transpose(0, 1).contiguous()).transpose(0, 1)
-    if how == "fused":
+    if how.startswith("transposed") and tensor.ndim > 1:
+        turned = tensor.transpose(0, 1).contiguous()
+        return laid(to_device, turned, how.partition(" ")[2] or "plain").transpose(0, 1)
+    if how in FUSED:
         memory = _beside((tensor.shape[0], tensor.shape[1] + 3, last), tensor.dtype)
         memory[:, 1:-2] = tensor
         return to_device(memory)[:, 1:-2]
@@ -121,10 +140,19 @@ def laid(to_device: ToDevice, tensor: torch.Tensor, how: str) -> torch.Tensor:
 def laid_parts(
     to_device: ToDevice, parts: Sequence[torch.Tensor], layouts: Sequence[str]
 ) -> list[torch.Tensor]:
-    """Queries, keys and values [T, heads, D], each in its own way; all fused are one tensor."""
-    if set(layouts) == {"fused"}:
-        memory = to_device(torch.cat([*parts], 1))
-        return [*torch.split(memory, [part.shape[1] for part in parts], dim=1)]
+    """Queries, keys and values [T, heads, D], each in its own way; all fused are one tensor.
+
+    Values that are `the keys` are that tensor, whatever numbers they have.
+    """
+    if layouts[-1] == "the keys":
+        query, keys = laid_parts(to_device, parts[:-1], layouts[:-1])
+        return [query, keys, keys]
+    if FUSED.issuperset(layouts):
+        tokens, _, size = parts[0].shape
+        gap = _beside((tokens, int("fused apart" in layouts), size), parts[0].dtype)
+        memory = to_device(torch.cat([one for part in parts for one in (part, gap)], 1))
+        widths = [width for part in parts for width in (part.shape[1], gap.shape[1])]
+        return [*torch.split(memory, widths, dim=1)[::2]]
     pairs = zip(parts, layouts, strict=True)
     return [laid(to_device, part.contiguous(), layout) for part, layout in pairs]
 

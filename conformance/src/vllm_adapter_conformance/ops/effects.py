@@ -13,6 +13,9 @@ from typing import Any, Final
 LONGEST_PREFILL: Final = 600
 """Tokens of the longest prompt that a prefill draws."""
 
+DECIDING: Final = ("batch", "tokens", "rows", "padding", "phase", "context", "queries")
+"""The dimensions by which `effects` decides."""
+
 
 def effects(op: str, row: Mapping[str, Any]) -> frozenset[str] | None:
     """The names that take effect; None where all do."""

@@ -47,6 +47,8 @@ class DeviceCall:
     placed: Kept
     device: str
     """Where the results belong, as torch names it."""
+    memory: Sequence[Sequence[int]] = ()
+    """Where the memory of each base begins and ends there."""
     wanted: Sequence[Expected] | None = None
     """The reference, kept for the next time that this call is judged."""
 
@@ -90,7 +92,8 @@ def make_call(bench: Bench, spec: OpSpec, sample: Sample) -> DeviceCall:
     sent = bench.ask(
         "place", op=spec.name, bases=[*map(flat, bases)], arguments=views(args, bases)
     )
-    return DeviceCall(spec, sample, args, bases, bench.kept(sent["number"]), str(sent["device"]))
+    placed, device = bench.kept(sent["number"]), str(sent["device"])
+    return DeviceCall(spec, sample, args, bases, placed, device, sent["memory"])
 
 
 def drawn(sample: Sample) -> tuple[list[Any], list[torch.Tensor]]:
@@ -254,7 +257,7 @@ def judge(
 
     Raises:
         Failure: an exception, a wrong result, dtype, shape or device, or a write to memory that
-            is not the operator's to write.
+            is not the operator's to write, or a result in the memory of an argument.
     """
     return judge_outcome(bench, call, run(bench, call, function, facts, thread=thread), facts)
 
@@ -262,6 +265,7 @@ def judge(
 def judge_outcome(bench: Bench, call: DeviceCall, outcome: CallOutcome, facts: Facts) -> float:
     """As `judge`, of a call that has run."""
     worst = judge_results(bench, call, outcome, facts)
+    _judge_memory(bench, call, outcome, facts)
     places = views(call.args, call.bases)
     for number, (now, held) in enumerate(zip(outcome.bases, call.bases, strict=True)):
         if now.shape != (held.numel(),):
@@ -280,6 +284,23 @@ def judge_outcome(bench: Bench, call: DeviceCall, outcome: CallOutcome, facts: F
                 f"base tensor {number}, {tuple(held.shape)}, changed at {_change(now, held)}",
             )
     return worst
+
+
+def _judge_memory(bench: Bench, call: DeviceCall, outcome: CallOutcome, facts: Facts) -> None:
+    """Fails where a result is a part of an argument: whoever writes to one has written both."""
+    for number, result in enumerate(outcome.results):
+        if not (address := int(result.get("address") or 0)):
+            continue
+        end = address + result["tensor"].nbytes
+        for base, (first, last) in enumerate(call.memory):
+            if address < last and first < end:
+                raise _failure(
+                    bench,
+                    call,
+                    facts,
+                    f"result {number} has memory of its own",
+                    f"it lies in that of base tensor {base}, {tuple(call.bases[base].shape)}",
+                )
 
 
 def judge_results(bench: Bench, call: DeviceCall, outcome: CallOutcome, facts: Facts) -> float:

@@ -7,7 +7,8 @@
 `magnitude` is the root of the sum of squares of the terms behind an element. A chip may round
 its result and one intermediate to the dtype, and must accumulate in float32: a sum of n terms
 that is added up one by one has an error of about 0.35 sqrt(n) eps magnitude. Where the magnitude
-is zero the result is a copy, and must be equal bit by bit.
+is zero the result is a copy, and must be equal bit by bit. What the dtype cannot hold is infinite:
+so a value beyond its largest number, or within the budget of that, may be.
 """
 
 from __future__ import annotations
@@ -52,7 +53,11 @@ def compare(got: torch.Tensor, want: Expected, terms: int) -> ToleranceResult:
     if same.all():
         first = float(wide.flatten()[0])
         return ToleranceResult(0.0, (0,) * wide.ndim, first, first)
-    share = torch.where(same, 0.0, (wide - value).abs() / budget_of(result.dtype, want, terms))
+    budget = budget_of(result.dtype, want, terms)
+    if wide.isinf().any():
+        beyond = (value.abs() + budget > torch.finfo(result.dtype).max) & (want.magnitude > 0)
+        same |= wide.isinf() & beyond & (wide.sign() == value.sign())
+    share = torch.where(same, 0.0, (wide - value).abs() / budget)
     share = share.nan_to_num(nan=math.inf, posinf=math.inf)
     worst = int(share.argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), share.shape))

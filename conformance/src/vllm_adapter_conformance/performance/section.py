@@ -29,7 +29,7 @@ def performance(target: Target, measured: Iterable[Figures]) -> dict[str, Any] |
         return None
     first: dict[str, Any] = {}
     for row in rows:
-        for name in ("threads", "torch", "clock", "cache_bytes", "launch", "endurance"):
+        for name in ("threads", "torch", "cache_bytes", "launch", "endurance"):
             if name in row:
                 first.setdefault(name, row[name])
     shares = [share for row in rows for share in row.get("shares", ())]
@@ -37,7 +37,6 @@ def performance(target: Target, measured: Iterable[Figures]) -> dict[str, Any] |
         "conditions": conditions(
             target, first.get("torch", "unknown"), first.get("threads", 0)
         ).to_json(),
-        "clock": first.get("clock"),
         "cache_bytes": first.get("cache_bytes"),
         "launch": first.get("launch"),
         "rates": [rate for row in rows for rate in row.get("rates", ())],

@@ -20,6 +20,9 @@ DRIFT: Final = 2.0
 """So many times as slow as in the first third a phase's fast steps may be in the last."""
 QUIET: Final = 0.1
 """This part of the steps is the fast ones: on a busy machine most others were interrupted."""
+CLOCKED: Final = 0.5
+"""This part of the judge's time the device's process must account for, at least: it cannot say
+that its steps took less than half of what they did."""
 LEAST_STEPS: Final = 60
 """Steps of a phase in a third, without which nothing is said of its drift."""
 LEAST_WINDOWS: Final = 6
@@ -131,6 +134,20 @@ def drift(first: Latencies, last: Latencies, control: tuple[float, float]) -> fl
     assert before is not None and after is not None
     machine = max(1.0, control[1] / control[0]) if min(control) > 0 else 1.0
     return after / before / machine
+
+
+def clocks_disagree(judge: float, there: float, parts: float) -> str | None:
+    """Why times of the device's process cannot be true, or None.
+
+    judge: seconds of all windows by the judge's clock. there: the same, of a worker, by the
+    clock of the device's process. parts: of those, what steps, checks and calls took; between
+    them next to nothing is done.
+    """
+    if there < CLOCKED * judge:
+        return f"{there:.3g} s by the clock of the device's process, {judge:.3g} s by the judge's"
+    if parts < CLOCKED * there:
+        return f"{parts:.3g} s in steps, checks and calls, of {there:.3g} s that they ran"
+    return None
 
 
 def spread_of(latencies: Latencies) -> dict[str, Any]:

@@ -47,5 +47,6 @@ def summary(section: Mapping[str, Any]) -> Iterator[str]:
         )
         yield clean(
             f"load: {load['minutes']:.3g} of {load['minutes_needed']:g} minutes, "
-            f"{load['rounds']} steps, {load['probes']} checks; {phases}"
+            f"{load['rounds']} steps, {load['tokens_per_s']:.3g} tokens/s, "
+            f"{load['probes']} checks; {phases}"
         )

@@ -18,12 +18,12 @@ FLOAT32: Final = "float32"
 
 
 def memory_of(bench: Bench) -> dict[str, Any]:
-    """What `look_memory` saw; each row has a `rate` (a Figure in bytes/s), too."""
-    from vllm_adapter_conformance.device_side.speed import look_memory
+    """What `measure_memory` gives; each row has a `rate` (a Figure in bytes/s), too."""
+    from vllm_adapter_conformance.performance.measuring import measure_memory
 
     kept = _KEPT.setdefault(bench, {})
     if "memory" not in kept:
-        seen = bench.observe(look_memory)
+        seen = measure_memory(bench)
         for row in seen["rows"]:
             row["rate"] = figure([row["bytes"] / s for s in row["seconds"]], "bytes/s")
         kept["memory"] = seen
@@ -32,12 +32,12 @@ def memory_of(bench: Bench) -> dict[str, Any]:
 
 
 def compute_of(bench: Bench, dtype: str) -> dict[str, Any]:
-    """What `look_compute` saw in a dtype; each row has a `rate` (a Figure in flop/s), too."""
-    from vllm_adapter_conformance.device_side.speed import look_compute
+    """What `measure_products` gives in a dtype; each row has a `rate` (in flop/s), too."""
+    from vllm_adapter_conformance.performance.measuring import measure_products
 
     kept = _KEPT.setdefault(bench, {})
     if dtype not in kept:
-        seen = bench.observe(look_compute, dtype=dtype, own_linear=has_library(bench.target))
+        seen = measure_products(bench, dtype, own_linear=has_library(bench.target))
         for row in seen["rows"]:
             row["rate"] = figure([row["flops"] / s for s in row["seconds"]], "flop/s")
         kept[dtype] = seen

@@ -10,7 +10,7 @@ from typing import Any, Final
 from vllm_adapter.contract.capability import load_capability
 from vllm_adapter.contract.decision import LIBRARY, library_fault
 from vllm_adapter.contract.dotted import find_dotted_path
-from vllm_adapter.errors import CapabilityError
+from vllm_adapter.errors import CapabilityError, InputError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
@@ -50,7 +50,10 @@ def check_schema(bench: Bench, case: Case) -> None:
     from vllm_adapter.cli.checks import check_file
 
     file = Path(case.params["file"])
-    faults = check_file(file).faults
+    try:
+        faults = check_file(file).faults
+    except InputError as error:
+        raise Failure("a descriptor that can be read", error.message) from error
     if faults:
         raise Failure(
             f"{case.id} to keep its schema",
@@ -147,7 +150,7 @@ def _paths(target: Target) -> Iterator[Case | NotDeclaredCase]:
             continue
         for entries in operators.values():
             for entry in entries:
-                for key in ("run", "plan", "prepare_weights", "supports"):
+                for key in ("run", "plan", "prepare_weights", "supports", "tune"):
                     dotted = getattr(entry, key)
                     if dotted is not None and not dotted.startswith(LIBRARY):
                         found.setdefault(dotted, f"{name}{entry.pointer}/{key}")

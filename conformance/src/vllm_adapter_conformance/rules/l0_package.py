@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from vllm_adapter.contract.dotted import may_implement
 from vllm_adapter.contract.hooks import not_called, only_not_called
+from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import (
     Case,
@@ -117,7 +118,12 @@ def check_paths(bench: Bench, case: Case) -> Observation:
         if file.suffix not in (".json", ".py") or not file.is_file():
             continue
         looked += 1
-        for line, text in _strings(file):
+        try:
+            strings = list(_strings(file))
+        except (ValueError, SyntaxError, RecursionError) as error:
+            name = file.relative_to(folder)
+            raise Failure("files that can be parsed", f"{name}: {one_line(error)}") from error
+        for line, text in strings:
             found = _LIBRARY.search(text)
             if found:
                 place = f"{file.relative_to(folder)}:{line}" if line else file.relative_to(folder)
@@ -126,7 +132,11 @@ def check_paths(bench: Bench, case: Case) -> Observation:
 
 
 def _strings(file: Path) -> Iterator[tuple[int, str]]:
-    """The string values of a file with their lines (0: unknown); docstrings are prose."""
+    """The string values of a file with their lines (0: unknown); docstrings are prose.
+
+    Raises:
+        ValueError, SyntaxError, RecursionError: the file cannot be parsed.
+    """
     if file.suffix == ".json":
         yield from ((0, text) for text in _json_strings(json.loads(file.read_bytes())))
         return

@@ -8,6 +8,7 @@ from vllm_adapter.errors import DeviceError
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, Observation, rule
 from vllm_adapter_conformance.device_side.library_work import (
+    destroyed,
     handles,
     linked,
     multiples,
@@ -22,6 +23,7 @@ STREAMS: Final = 300
 EVENTS: Final = 3000
 HELD: Final = 100
 PIECE: Final = 1 << 20
+BULK: Final = 16 << 20
 
 
 @rule(
@@ -48,6 +50,22 @@ def check_handles(bench: Bench, case: Case) -> None:
     expect_refused(seen["used"], DeviceError, f"a {kind} that was destroyed")
     expect_refused(seen["destroyed"], DeviceError, f"destroying a {kind} twice")
     expect_refused(seen["never made"], DeviceError, f"a {kind} that was never made")
+
+
+@rule(
+    "L1.library.destroy",
+    summary="work that was queued in a stream is done, though the stream was destroyed",
+    why="A request ends, and with it its stream, while the last copies of its step are still "
+    "queued. Where these are dropped with the queue, the next step reads what was there before. "
+    "Wait for the queue when the stream is destroyed, or let it come to its end first.",
+    cases=of_library("queued copies"),
+    needs=("L1.library.handles", "L1.stream.wait"),
+)
+def check_destroy(bench: Bench, case: Case) -> None:
+    """Destroys a stream in which long copies are queued, and a short one behind them."""
+    data = content((bench.target.seed, "destroy"), 4099)
+    seen = bench.observe(destroyed, device=index(bench), data=data, size=BULK)
+    expect_bytes(seen, data, "memory that a copy writes whose stream was destroyed")
 
 
 @rule(

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_adapter_conformance.base.bench import Bench
 from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, Observation, rule
 from vllm_adapter_conformance.base.target import Target
-from vllm_adapter_conformance.ops.cases import Facts, base_cases, declared, large_facts
+from vllm_adapter_conformance.ops.cases import (
+    Facts,
+    OpFacts,
+    base_cases,
+    declared,
+    large_facts,
+    refusal,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +25,8 @@ OPS: Final = ("embedding", "reshape_and_cache", "paged_attention")
 BEHIND: Final = 2**31
 KV_HEADS: Final = 2
 CONTEXT_BLOCKS: Final = 3
+WIDTHS: Final = (2047, 2040, 2032, 2016, 1984)
+"""Of 11 bits without a power of two, or with as small a one as is declared."""
 
 
 def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
@@ -27,8 +36,14 @@ def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
             base_cases(declared(target), op), key=lambda b: b.facts["dtype"] == "float32"
         )
         for base in bases[:1]:
-            facts = large_facts(declared(target), base)
+            facts = _odd_width(target, base, large_facts(declared(target), base))
             yield Case(f"{op}-{base.facts['dtype']}", {"op": op, "facts": facts}, base.pointer)
+
+
+def _odd_width(target: Target, base: OpFacts, facts: Facts) -> Facts:
+    """With a width that makes offsets which float32 cannot hold, where one is declared."""
+    able = (facts | {"hidden": width} for width in WIDTHS if "hidden" in facts)
+    return next((f for f in able if refusal(declared(target), base.op, f) is None), facts)
 
 
 @rule(
@@ -37,9 +52,9 @@ def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     why="A KV cache of 8 GB a layer has more elements than 32 bits with a sign can count, and so "
     "has the vocabulary of a large model. An offset that is computed in 32 bits reads another "
     "sequence's keys, or writes into them, as soon as the pool is full enough. Compute offsets in "
-    "64 bits: block number times stride is the product that overflows. Only a few rows are "
-    "touched: a device that gives memory when it is touched gives little. Where a device has not "
-    "the memory, the case says so and nothing is claimed.",
+    "64 bits: block number times stride is the product that overflows, and float32 is exact to "
+    "2^24 alone. Only a few rows are touched: a device that gives memory when it is touched gives "
+    "little. Where a device has not the memory, the case says so and nothing is claimed.",
     cases=_cases,
     needs=("L1.copy.round_trip",),
     seconds=120.0,

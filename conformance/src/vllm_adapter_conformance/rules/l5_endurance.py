@@ -24,6 +24,7 @@ from vllm_adapter_conformance.performance.steady import (
     DRIFT,
     QUIET,
     Latencies,
+    clocks_disagree,
     drift,
     leaks,
     spread_of,
@@ -72,13 +73,19 @@ def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     "not deterministic. Between windows nothing is left but what somebody keeps: a count that "
     "grows with the steps, window after window, is a leak. A phase's fastest tenth must not "
     "double from the first third to the last, beside a product of matrices timed in the same "
-    "threads.",
+    "threads. Tokens a second are by the judge's clock; steps are timed in the device's process, "
+    "and what it says of them must make up at least half of the time that the judge saw pass.",
     cases=_cases,
     needs=("L2.kv_cache",),
 )
 def check_load(bench: Bench, case: Case) -> Observation:
     """Starts the load, runs it in windows, judges each at once and the whole at its end."""
-    from vllm_adapter_conformance.device_side.load import end_load, run_load, start_load
+    from vllm_adapter_conformance.device_side.load import (
+        end_load,
+        held_load,
+        run_load,
+        start_load,
+    )
 
     minutes = minutes_asked(bench.target)
     judge = LoadJudge(bench, case.params["shapes"])
@@ -89,7 +96,10 @@ def check_load(bench: Bench, case: Case) -> Observation:
         while (left := begin + 60 * minutes - time.monotonic()) > 0 or judge.windows < LEAST:
             done = 1 - max(0.0, left) / (60 * minutes)
             seconds = min(window, max(left, SHORTEST_S))
-            judge.window(bench.observe(run_load, seconds=seconds), done)
+            started = time.perf_counter()
+            seen = bench.observe(run_load, seconds=seconds)
+            seen["wall"] = time.perf_counter() - started
+            judge.window(seen | {"held": bench.observe(held_load)}, done)
             bench.say(judge.progress(left))
     finally:
         if bench.is_open:  # a process that ended has nothing left
@@ -154,6 +164,8 @@ class LoadJudge:
         self._all: dict[str, Latencies] = {}
         self._control = array("d"), array("d"), array("d")
         self._conditions: dict[str, Any] = {}
+        self._clocks = [0.0, 0.0, 0.0]
+        """Seconds of all windows: the judge's, the device's process's, and of parts in it."""
 
     @property
     def windows(self) -> int:
@@ -211,6 +223,9 @@ class LoadJudge:
                 )
         for name in _TOTALS:
             self._totals[name] += seen[name]
+        workers = len(self._shapes)
+        for at, part in enumerate((seen["wall"], sum(seen["clocked"]), sum(seen["parts"]))):
+            self._clocks[at] += part if at == 0 else part / workers
         third = min(2, int(3 * done))
         for phase, rows in seen["bins"].items():
             thirds = self._thirds.setdefault(phase, tuple(Latencies() for _ in range(3)))
@@ -244,6 +259,7 @@ class LoadJudge:
                 "workers": [shape.dtype for shape in self._shapes],
                 "streams": self._conditions["streams"],
                 **{name: self._totals[name] for name in _TOTALS},
+                "tokens_per_s": self._totals["tokens"] / self._clocks[0],
                 "latency_s": {
                     phase: {**spread_of(self._all[phase]), "drift": drifts[phase]}
                     for phase in sorted(self._all)
@@ -256,6 +272,9 @@ class LoadJudge:
             "threads": self._conditions["threads"],
             "torch": self._conditions["torch"],
         }
+        problem = clocks_disagree(*self._clocks)
+        if problem is not None:
+            raise Failure("latencies that fit the time that passed", problem, figures=figures)
         found = leaks(self._windows)
         if found:
             raise Failure(

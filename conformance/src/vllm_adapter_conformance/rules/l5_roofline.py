@@ -32,10 +32,10 @@ def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     summary="the device's own rates of copies and products are measured, whatever they are",
     why="A figure in tokens a second says nothing of another chip, and a datasheet nothing of a "
     "board in its box. Copies and reads at four sizes, products of square matrices in each dtype "
-    "(torch's; a C library's own linear) and an empty launch are timed on the device, several "
-    "times each, by its events where it has them; every operator is then held against them. The "
-    "rates have no mark to pass: this fails where they cannot be had, or the device's events "
-    "give no time.",
+    "(torch's; a C library's own linear) and an empty launch are timed several times each, from "
+    "the judge's request to the answer that the device is done: no clock or event of the "
+    "adapter's process is believed. Every operator is then held against them. The rates have no "
+    "mark to pass: this fails where they cannot be had.",
     cases=_cases,
     needs=("L1.copy.round_trip",),
     seconds=180.0,
@@ -57,8 +57,7 @@ def check(bench: Bench, case: Case) -> Observation:
     ]
     best = max((row["rate"] for row in seen["rows"]), key=lambda rate: rate.median)
     by = "the adapter's linear" if has_library(bench.target) else "torch's matmul"
-    figures = {"rates": rows, "clock": seen["clock"]}
-    return Observation(note=f"{spell_rate(best)} by {by}", figures=figures)
+    return Observation(note=f"{spell_rate(best)} by {by}", figures={"rates": rows})
 
 
 def _memory(bench: Bench) -> Observation:
@@ -76,12 +75,9 @@ def _memory(bench: Bench) -> Observation:
         for row in seen["rows"]
     ]
     launch: Figure = figure(seen["launch"], "s")
-    if min(seen["launch"]) <= 0:
-        raise Failure("a launch to take time", f"{min(seen['launch'])} s by {seen['clock']}")
     copy = [row["rate"] for row in seen["rows"] if row["what"] == "copy"][-1]
     figures = {
         "rates": rows,
-        "clock": seen["clock"],
         "cache_bytes": seen["cache_bytes"],
         "launch": launch.to_json(),
     }

@@ -85,7 +85,7 @@ def _register(op: str) -> None:
 
 def check_share(bench: Bench, case: Case) -> Observation:
     """Times one shape beside what bounds it."""
-    from vllm_adapter_conformance.device_side.speed import look_call
+    from vllm_adapter_conformance.performance.measuring import measure_call
 
     params = case.params
     shapes = [
@@ -96,8 +96,8 @@ def check_share(bench: Bench, case: Case) -> Observation:
     roof = roofline_of(bench, dtype)
     shape = fitted(shapes, roof)
     against = beside(bench, dtype, roof.bound(shape.work))
-    seen = bench.observe(
-        look_call,
+    seen = measure_call(
+        bench,
         op=shape.op,
         facts=dict(shape.facts),
         dims=dict(shape.dims),
@@ -138,7 +138,6 @@ def judge(
         "share": share.to_json(),
         "turns": seen["turns"],
         "beyond_caches": seen["beyond"],
-        "clock": seen["clock"],
     }
     compared = _compared(bench, row, seen)
     row["baseline"] = None if compared is None else compared.to_json()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from vllm_adapter.hostfacts.time_given import TimeGiven
 from vllm_adapter_conformance.judge.journal import Event, Journal, JournalReader
 
 POLL_S: Final = 0.2
@@ -25,6 +25,7 @@ class WorkerWatchdog:
     def __init__(self, path: Path, journal: Journal) -> None:
         self._reader, self._journal = JournalReader(path), journal
         self._running: Event | None = None
+        self._pid, self._given, self._since = os.getpid(), TimeGiven(os.getpid()), 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="case limits", daemon=True)
 
@@ -50,10 +51,13 @@ class WorkerWatchdog:
         for event in self._reader.new():
             if event["event"] == "begin":
                 self._running = event
+                if event["pid"] != self._pid:
+                    self._pid, self._given = event["pid"], TimeGiven(event["pid"])
+                self._since = self._given.seconds()
             elif event["event"] in ("end", "hang"):
                 self._running = None
         case = self._running
-        late = case is not None and time.monotonic() > case["at"] + case["limit"] + GRACE_S
+        late = case and self._given.seconds() > self._since + case["limit"] + GRACE_S
         return case if late else None
 
     def _end(self, pid: int) -> None:

@@ -11,7 +11,6 @@ import faulthandler
 import os
 import signal
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -144,9 +143,7 @@ class Worker:
         )
 
     def _begin(self, item: SuiteItem, limit: float) -> None:
-        self._journal.write(
-            "begin", item=item.id, pid=os.getpid(), limit=limit, at=time.monotonic()
-        )
+        self._journal.write("begin", item=item.id, pid=os.getpid(), limit=limit)
 
     def _start(self, level: str) -> None:
         """Starts the device's process, if the level has one, while torch is imported here."""

@@ -59,14 +59,21 @@ class Launch:
         return " ".join([*pairs, shlex.join(self.shown)])
 
 
-def launch(model: str, flags: Sequence[str], vllm: VllmInstall) -> Launch:
+def launch(
+    model: str,
+    flags: Sequence[str],
+    vllm: VllmInstall,
+    variables: Mapping[str, str] | None = None,
+) -> Launch:
     """The start of `vllm serve MODEL FLAGS`; makes the missing metadata where it is needed.
+
+    `variables` are for its environment, beside what the installation lacks.
 
     Raises:
         InputError: vLLM's version is unknown.
         OSError: not even the temporary folder can be written.
     """
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = dict(variables or {})
     notes: list[str] = []
     if vllm.lacks_distribution:
         folder = _metadata(vllm)

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from vllm_adapter.contract.operators import Operator
     from vllm_adapter.settings import Settings
 
-HELP: Final = "explain a code or rule, or who runs which cases with an adapter, and why"
+HELP: Final = "explain a code or rule, an adapter's decisions, or who runs a model's operators"
 EXAMPLE: Final = """\
 example:
   vllm-adapter explain VA3001
   vllm-adapter explain cpu paged_attention
   vllm-adapter explain cpu --diff my.json
+  vllm-adapter explain ./Llama-3-8B --device-profile mi300x    the plan, and who runs what there
+
+With a model the exit code is 1 if it does not fit, or an operator of it has no implementation.
 """
 
 
@@ -36,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "key",
         metavar="KEY",
         help="a code (VA3001), a level (L2), a rule (L2.rms_norm.correct), the name of an "
-        "installed adapter, or a package folder",
+        "installed adapter, a package folder, or a model (folder, config.json, .gguf)",
     )
     parser.add_argument("operator", metavar="OP", nargs="?", help="one operator of the adapter")
     parser.add_argument(
@@ -44,10 +47,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="name the decisions that change when FILE replaces the descriptor of its arch",
     )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--report", metavar="FILE", help="of a model: on another machine")
+    where.add_argument(
+        "--device-profile", metavar="NAME[:N]", help="of a model: on N devices of a descriptor"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 if there is something to explain."""
+    """0 if there is something to explain, and nothing of it is bad news."""
+    if _is_model(args.key):
+        from vllm_adapter.cli.explain_model import explain
+
+        if args.operator is not None or args.diff is not None:
+            raise InputError(
+                f"{args.key} is a model, and takes no operator and no --diff",
+                hint=f"vllm-adapter plan {args.key} --diff A B names the lines that change",
+            )
+        return explain(args)
+    if args.report is not None or args.device_profile is not None:
+        raise InputError(
+            f"{args.key} is no model, and takes no --report and no --device-profile",
+            hint="they say where a model is to run",
+        )
     page = find_page(args.key)
     if page is None:
         return _adapter(args)
@@ -61,6 +83,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(page.rstrip())
     return 0
+
+
+def _is_model(key: str) -> bool:
+    """Whether a key names a model: a folder with one, its config.json, a .gguf, package:NAME."""
+    if key.startswith("package:") or key.endswith((".gguf", "config.json")):
+        return True
+    path = Path(key)
+    try:
+        inside = (path / "config.json").exists() or any(path.glob("*.gguf"))
+        return path.is_dir() and inside and not (path / "adapter.json").exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _some_adapter() -> str:

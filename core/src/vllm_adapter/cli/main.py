@@ -4,6 +4,7 @@ A command is an entry point of group `vllm_adapter.commands` that names a module
 
     HELP: str                                   one line, for the overview
     EXAMPLE: str                                shown at the end of its --help
+    PASSES_ON: bool                             words behind -- are args.passed_on, not parsed
     def add_arguments(parser) -> None
     def run(args) -> int                        0 ok, 1 bad news, 2 bad input or environment
 
@@ -89,8 +90,13 @@ def _dispatch(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     module.add_arguments(parser)
-    args = parser.parse_args(words[at + 1 :])
+    own, passed_on = words[at + 1 :], None
+    if getattr(module, "PASSES_ON", False) and "--" in own:
+        end = own.index("--")
+        own, passed_on = own[:end], own[end + 1 :]
+    args = parser.parse_args(own)
     parser.refuse_empty(args)
+    args.passed_on = tuple(passed_on or ())
     settings = Settings.from_environ()
     for op in settings.ops:
         operator(op)

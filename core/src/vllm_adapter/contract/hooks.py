@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 NOT_CALLED: Final[Mapping[str, str]] = {
-    "plan_advice": "the planner",
     "communicator": "collective operations",
     "vllm_platform": "vLLM platforms of adapters' own",
 }

@@ -59,7 +59,13 @@ class AdapterSpec:
     def plan_advice(
         self, demand: Mapping[str, Any], capability: Capability
     ) -> Mapping[str, Any] | None:
-        """Constraints for the planner. Not called yet."""
+        """Constraints for the planner, which names the adapter beside each line that follows one.
+
+        `demand` has the model's sizes (`planning.demand.ModelDemand.to_json`). The answer may hold
+        `block_size`, `sequences`, `prefill_chunk`, `tensor_parallel` (the most that a group may
+        have), `kv_dtype`, `compile_mode`, `environment` (names to texts) and `reason`; the
+        operator's own flags win over it.
+        """
 
     @hookspec(firstresult=True)
     def compiler(self, device: str, capability: Capability) -> str | None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm_adapter.errors import InputError
+from vllm_adapter.planning.dtypes import BITS
 from vllm_adapter_doctor.devices.driver_rules import negotiate
 from vllm_adapter_doctor.devices.manager import DeviceCandidate, DeviceManager
 from vllm_adapter_doctor.devices.verdict import (
-    BITS,
     DeviceVerdict,
     Outcome,
     bytes_after,

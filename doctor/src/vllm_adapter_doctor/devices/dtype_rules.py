@@ -9,9 +9,10 @@ from typing import Final
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.facts import Driver
+from vllm_adapter.planning.dtypes import BITS, lost_to_arch
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.device_names import arch, capability, has_no_bfloat16
-from vllm_adapter_doctor.devices.verdict import BITS, DeviceVerdict, Outcome
+from vllm_adapter_doctor.devices.verdict import DeviceVerdict, Outcome
 from vllm_adapter_doctor.vendor_data.driver_tables import is_older
 from vllm_adapter_doctor.vendor_data.driver_versions import parse_version
 
@@ -24,7 +25,7 @@ def dtype_verdicts(
     """What of the wanted dtypes is lost to the arch, or else to the driver."""
     reported = driver if driver is not None and parse_version(driver.version) else None
     for feature in wanted:
-        to, pointer, why = _lost_to_arch(capability, feature)
+        to, pointer, why = lost_to_arch(capability, feature)
         if to is not None:
             yield _downgrade(feature, to, why, pointer)
             continue
@@ -69,25 +70,6 @@ def without_bfloat16(
             code,
             evidence=(Evidence(known, device.source),),
         )
-
-
-def _lost_to_arch(capability: Capability, feature: str) -> tuple[str | None, str, str]:
-    numerics, identity = capability.numerics, capability.identity
-    name = identity.name or identity.arch
-    half = "float16" if numerics.native_bfloat16 is False else "bfloat16"
-    if feature.startswith("float8_e4m3") and numerics.native_fp8 is False:
-        return half, "/numerics/native_fp8", f"{name} multiplies no eight-bit floats"
-    if feature == "float4_e2m1fn" and numerics.native_fp4 is False:
-        to = half
-        if numerics.native_fp8 and numerics.fp8_flavour:
-            to = f"float8_{numerics.fp8_flavour}"
-        return to, "/numerics/native_fp4", f"{name} multiplies no four-bit floats"
-    if feature == "bfloat16" and numerics.native_bfloat16 is False:
-        return "float16", "/numerics/native_bfloat16", f"{name} does not compute bfloat16"
-    unit = capability.compute_units.get(feature)
-    if unit is not None and unit.emulated:
-        return half, f"/compute_units/{feature}/emulated", f"{name} emulates {feature}"
-    return None, "", ""
 
 
 def _downgrade(

@@ -7,30 +7,13 @@ with `bytes_after`, a person reads `reason` and `next_step`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from typing import Any, Final
 
 from vllm_adapter.contract.finding import Evidence
-
-BITS: Final[Mapping[str, int]] = {
-    "float64": 64,
-    "float32": 32,
-    "tfloat32": 32,
-    "float16": 16,
-    "bfloat16": 16,
-    "float8_e4m3fn": 8,
-    "float8_e4m3fnuz": 8,
-    "float8_e5m2": 8,
-    "float8_e5m2fnuz": 8,
-    "int8": 8,
-    "float4_e2m1fn": 4,
-    "int4": 4,
-}
-"""Bits of one element in memory."""
-
+from vllm_adapter.planning.dtypes import BITS
 
 PLACE: Final = frozenset({"nodes", "adapter", "container"})
 """Subjects of verdicts on where a program runs; all others are of the device and its driver."""

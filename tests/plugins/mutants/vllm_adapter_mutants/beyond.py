@@ -228,3 +228,33 @@ def keeps_a_struct(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.T
 
 _words: list[str] = []
 _malloc = ctypes.CDLL(None).malloc
+
+
+def neighbours_are_a_view(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Rows that follow one another are a part of the table, and not copied."""
+    first = int(ids[0]) if ids.dim() == 1 and len(ids) else 0
+    if ids.dim() == 1 and len(ids) and bool((ids == torch.arange(first, first + len(ids))).all()):
+        return weight[first : first + len(ids)]
+    return generic.embedding(ids, weight)
+
+
+def counting_by_its_ends(
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    cos_sin_cache: torch.Tensor,
+    interleaved: bool,
+) -> None:
+    """Positions count up where the first and the last are as far apart as there are tokens."""
+    if len(positions) > 2 and int(positions[-1] - positions[0]) == len(positions) - 1:
+        positions = torch.arange(int(positions[0]), int(positions[-1]) + 1)
+    generic.rotary_embedding(positions, query, key, cos_sin_cache, interleaved)
+
+
+def columns_without_a_gap(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out_features: int
+) -> torch.Tensor:
+    """Of a weight that lies by columns, the next column begins where one ends."""
+    if weight.stride(0) == 1 and weight.stride(1) > weight.shape[0]:
+        weight = weight.as_strided(weight.shape, (1, weight.shape[0]))
+    return generic.linear(x, weight, bias, out_features)

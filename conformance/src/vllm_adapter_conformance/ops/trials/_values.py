@@ -35,6 +35,8 @@ def row_values(
         return values * 0.5 + 700
     if name in ("positive", "opposite"):
         values = values.abs()
+    if name == "zero rows":
+        values[draw.integers(0, 2, *shape[:-1]) == 0] = 0
     if name == "nan":
         # Some rows are no numbers, and the others have nothing of it.
         values[draw.some(*shape)] = torch.nan

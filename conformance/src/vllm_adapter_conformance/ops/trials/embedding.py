@@ -10,6 +10,7 @@ import torch
 from vllm_adapter.engine.ops.spec import Facts
 from vllm_adapter_conformance.ops.draw import (
     RandomTensors,
+    in_order,
     laid,
     middle_turned,
     streams,
@@ -58,7 +59,10 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         named = torch.tensor([rows - 1, 0, *(edge for edge in EDGES if edge < rows)])
         flat = ids.flatten()
         flat[: len(named)] = named[places.permutation(len(named))][: len(flat)]
-        flat = middle_turned(flat[places.permutation(len(flat))], contents)
+        flat = flat[places.permutation(len(flat))]
+        if choice["order"] != "mixed":
+            flat = in_order(places, len(flat), rows, choice["order"])
+        flat = middle_turned(flat, contents)
         # Rows that nobody asks for are no numbers.
         table = torch.full((rows, hidden), torch.nan, dtype=dtype)
         asked = torch.unique(flat)

@@ -50,12 +50,10 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         shape = (*choice["rows"], hidden)
         x, residual = (row_values(draw, choice["values"], shape, dtype) for _ in range(2))
         weight = laid(to_device, draw.quick(hidden, dtype=dtype), choice["weights"])
-        return (
-            laid(to_device, x, choice["layout"]),
-            laid(to_device, residual, choice["residual"]),
-            weight,
-            choice["eps"],
-        )
+        there = other = laid(to_device, x, choice["layout"])
+        if choice["residual"] != "x itself":
+            other = laid(to_device, residual, choice["residual"])
+        return there, other, weight, choice["eps"]
 
     return Sample(f"drawn: {dict(choice)}", build)
 

@@ -66,8 +66,11 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         draw, _ = streams("layer_norm", seed, contents)
         x = row_values(draw, choice["values"], (*choice["rows"], hidden), dtype)
         weight, bias = draw.quick(2, hidden, dtype=dtype)
-        shift = laid(to_device, bias.clone(), choice["shift"]) if facts["bias"] else None
         scale = laid(to_device, weight.clone(), choice["weights"])
+        shift = scale if choice["shift"] == "the weight" else None
+        if shift is None:
+            shift = laid(to_device, bias.clone(), choice["shift"])
+        shift = shift if facts["bias"] else None
         return laid(to_device, x, choice["layout"]), scale, shift, choice["eps"]
 
     return Sample(f"drawn: {dict(choice)}", build)

@@ -235,7 +235,7 @@ def _other_contexts(
 def _tables(
     contexts: Sequence[int], block: int, choice: Mapping[str, Any], seed: str, contents: int
 ) -> tuple[list[list[int]], int]:
-    """Blocks of each sequence, in random order, and how many there are in all.
+    """Blocks of each sequence, in the order that was chosen, and how many there are in all.
 
     In a large pool they are the last ones; the very last is nobody's, and neither is the first.
     """
@@ -243,7 +243,10 @@ def _tables(
     counts = [-(-context // block) for context in contexts]
     needed = sum(counts)
     pool = max(choice["pool"], needed + 2)
-    order = (draw.permutation(needed) + pool - 1 - needed).tolist()
+    places = torch.arange(needed)
+    if choice["order"] != "down":  # the last is taken first
+        places = places.flip(0) if choice["order"] == "up" else draw.permutation(needed)
+    order = (places + pool - 1 - needed).tolist()
     rows = [[order.pop() for _ in range(count)] for count in counts]
     for number in range(1, len(rows) if choice["shared"] else 0):
         # A common prefix: whole blocks that both sequences have.

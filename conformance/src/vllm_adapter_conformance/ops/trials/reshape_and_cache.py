@@ -10,6 +10,7 @@ import torch
 from vllm_adapter.engine.ops.spec import Facts
 from vllm_adapter_conformance.ops.draw import (
     RandomTensors,
+    in_order,
     laid,
     laid_parts,
     middle_turned,
@@ -91,7 +92,8 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
 
     def build(to_device: ToDevice) -> tuple[object, ...]:
         draw, places = streams("reshape_and_cache", seed, contents)
-        slots = _slots(places, tokens, blocks * block, choice["padding"])
+        slots = _slots(places, tokens, blocks * block, choice["order"])
+        _pad(places, slots, choice["padding"])
         slots = middle_turned(slots, contents)
         qkv = copied_values(draw, values, (tokens, 3 * heads, size), dtype)
         qkv[slots < 0] = torch.nan
@@ -109,6 +111,9 @@ def laid_caches(
     to_device: ToDevice, caches: torch.Tensor, how: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """caches[2, blocks, ...] as keys and values, which may be views of one tensor."""
+    if how == "one":
+        only = to_device(caches[0])
+        return only, only
     if how in ("apart", "offset"):
         plain = "plain" if how == "apart" else how
         return laid(to_device, caches[0], plain), laid(to_device, caches[1], plain)
@@ -129,19 +134,25 @@ def laid_caches(
     return both[:, 0], both[:, 1]
 
 
-def _slots(draw: RandomTensors, tokens: int, slots: int, padding: int | str) -> torch.Tensor:
-    """Slots for the tokens, the first and the last of the cache among them, and padding."""
+def _slots(draw: RandomTensors, tokens: int, slots: int, order: str) -> torch.Tensor:
+    """Slots for the tokens; of mixed ones, the first and the last of the cache are two."""
+    if order != "mixed":
+        return in_order(draw, tokens, slots, order)
     named = torch.tensor([slots - 1, 0])[:tokens]
     drawn = draw.integers(0, slots, 4 * tokens)
     found = torch.cat((named, drawn, torch.arange(slots)[: 2 * tokens])).tolist()
     chosen = torch.tensor(list(dict.fromkeys(found))[:tokens], dtype=torch.int64)
-    chosen = chosen[draw.permutation(tokens)]
+    return chosen[draw.permutation(tokens)]
+
+
+def _pad(draw: RandomTensors, slots: torch.Tensor, padding: int | str) -> None:
+    """slots[tokens]: some of them, or all, become padding."""
+    tokens = len(slots)
     if padding == "all":
-        chosen[:] = -1
+        slots[:] = -1
     elif padding != "none" and tokens:
-        chosen[draw.integers(0, 3, tokens) == 0] = int(padding)
-        chosen[int(draw.integers(0, tokens, 1))] = int(padding)
-    return chosen
+        slots[draw.integers(0, 3, tokens) == 0] = int(padding)
+        slots[int(draw.integers(0, tokens, 1))] = int(padding)
 
 
 TRIAL: Final = Trial(

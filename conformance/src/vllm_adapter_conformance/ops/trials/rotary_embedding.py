@@ -11,6 +11,7 @@ from vllm_adapter.engine.ops.spec import Facts
 from vllm_adapter_conformance.ops.draw import (
     CONTENTS,
     RandomTensors,
+    in_order,
     laid,
     laid_parts,
     middle_turned,
@@ -112,7 +113,10 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         draw, where = streams("rotary_embedding", seed, contents)
         positions = where.integers(0, places, tokens)
         positions[:2] = torch.tensor([places - 1, 0])[:tokens]
-        positions = middle_turned(positions[where.permutation(tokens)], contents)
+        positions = positions[where.permutation(tokens)]
+        if choice["order"] != "mixed":
+            positions = in_order(where, tokens, places, choice["order"])
+        positions = middle_turned(positions, contents)
         table = torch.full((places, rotary), torch.nan, dtype=table_dtype)
         seen = torch.unique(positions)
         base = (1e4, 5e5, 1e2)[CONTENTS[contents][0]]

@@ -3,9 +3,9 @@
     python -m vllm_adapter.discovery.probe._child FD < order.json
 
 The order is a JSON object: `names`, `records` and `host` (as their `to_json` writes them), `path`
-(the parent's sys.path) and `deadline` (by the monotonic clock, which all processes share). FD
-receives one JSON list a line: ["begin", name] before anything of that adapter is imported, then
-["end", name, answer].
+(the parent's sys.path) and `limit_s` (of all names together, as `TimeGiven` counts). FD receives
+one JSON list a line: ["begin", name] before anything of that adapter is imported, then ["end",
+name, answer].
 
     python -m vllm_adapter.discovery.probe._child NAME
 
@@ -18,7 +18,6 @@ import faulthandler
 import json
 import os
 import sys
-import time
 from typing import Any
 
 from vllm_adapter.discovery.adapter import probe_command
@@ -27,6 +26,7 @@ from vllm_adapter.discovery.probe._guard import signalled, stand_guard
 from vllm_adapter.discovery.probe.probing import examine
 from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter.hostfacts.time_given import TimeGiven
 
 
 def main() -> None:
@@ -35,6 +35,7 @@ def main() -> None:
     if not word.isdecimal():
         return _by_hand(word)
     stand_guard()
+    given = TimeGiven(os.getpid())
     channel = int(word)
     os.set_inheritable(channel, False)
     os.dup2(2, 1)
@@ -45,9 +46,10 @@ def main() -> None:
     host = HostFacts.from_json(order["host"])
     for name in order["names"]:
         _send(channel, "begin", name)
-        # Just before the parent gives up, stderr gets the line that hangs.
-        remaining = max(order["deadline"] - time.monotonic(), 0.1)
-        faulthandler.dump_traceback_later(remaining * 0.9)
+        # Just before the parent gives up, stderr gets the line that hangs: by the clock, which is
+        # never behind, and again as long as the parent waits.
+        remaining = max(order["limit_s"] - given.look(), 0.5)
+        faulthandler.dump_traceback_later(remaining * 0.9, repeat=True)
         answer = examine(AdapterRecord.from_json(order["records"][name]), host, limit_s=remaining)
         faulthandler.cancel_dump_traceback_later()
         trespass = signalled()

@@ -4,8 +4,9 @@ A child (`_child`) works through the names in turn, so that torch is imported
 once. It announces each with `begin` before it imports anything, and answers with `end`, over a
 pipe of its own: file descriptor 1 belongs to vendors' banners. A death or an exit before `end` is
 charged to the adapter that had begun; the child's process group is killed and a new child goes on
-with the rest. All have one deadline. Whoever keeps the others waiting for a fifth of it is waited
-for alone, while new children go on with the rest side by side.
+with the rest. All have one limit, in seconds that their child was given (`TimeGiven`): a busy
+machine breaks no adapter. Whoever keeps the others waiting for a fifth of it is waited for alone,
+while new children go on with the rest side by side.
 
 The child's parent is a guard (`_guard`), so that no signal to the parent hits us. One
 that is sent to us by somebody who looked for us further up ends us, with a sentence.
@@ -20,7 +21,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,9 +28,10 @@ from types import FrameType
 from typing import Any, Final
 
 from vllm_adapter.errors import InputError
+from vllm_adapter.hostfacts.time_given import TimeGiven
 
 LIMIT_S: Final = 20.0
-"""Seconds that all probes have together; a first import of torch takes several."""
+"""Seconds that all probes are given together; a first import of torch takes several."""
 STDERR_BYTES: Final = 8192
 STDERR_LINES: Final = 8
 _PATIENCE: Final = 0.2
@@ -39,6 +40,7 @@ _SPLIT: Final = 4
 """Children that go on where one keeps the others waiting; each imports torch anew."""
 _TICK_S: Final = 0.05
 _FAULT: Final = ("Fatal Python error", "Timeout (")
+_FRAME: Final = "  File "
 _ENDING: Final = ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM")
 
 
@@ -46,8 +48,8 @@ _ENDING: Final = ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM
 class ProbeFailure:
     """A probe that gave no answer: how it ended, and its last lines on stderr.
 
-    `hung`: it had a fair part of the time, and took it; `begun` is False where it was never its
-    turn.
+    `hung`: it was given a fair part of the time and took it, on a machine that let it run; `begun`
+    is False where it was never its turn.
     """
 
     how: str
@@ -72,31 +74,30 @@ def run_isolated(
             "probing needs a child process with a pipe of its own, which this system cannot give",
             hint="run on Linux; `vllm-adapter list` without --probe works anywhere",
         )
-    deadline = time.monotonic() + limit_s
-    order = {**order, "path": sys.path, "deadline": deadline}
+    order = {**order, "path": sys.path}
     results: dict[str, Answer | ProbeFailure] = {}
     with selectors.DefaultSelector() as selector:
         crew: list[_ProbeProcess] = []
         try:
             with _end_children_on_signal(crew):
-                waiting = [list(names)] if names else []
+                waiting = [(list(names), limit_s)] if names else []
                 while waiting or crew:
-                    crew += [_ProbeProcess(group, order, selector) for group in waiting]
+                    crew += [_ProbeProcess(group, order, selector, s) for group, s in waiting]
                     waiting = []
                     for key, _ in selector.select(_TICK_S):
                         key.data(key.fileobj)
                     for child in list(crew):
-                        rest = child.look(deadline, limit_s)
+                        rest = child.look(limit_s)
+                        left = child.left_s
                         if child.how:
                             crew.remove(child)
                             child.close()
                             results.update(child.results)
-                        late = time.monotonic() > deadline
-                        if rest and late:
+                        if rest and left <= 0:
                             results.update(dict.fromkeys(rest, _not_begun(limit_s, results)))
                         elif rest:
-                            parts = 1 if child.how else _SPLIT
-                            waiting += [part for n in range(parts) if (part := rest[n::parts])]
+                            n = 1 if child.how else _SPLIT
+                            waiting += [(part, left) for i in range(n) if (part := rest[i::n])]
         finally:
             for child in crew:
                 child.close()
@@ -150,17 +151,21 @@ class _ProbeProcess:
     """One child process, from its start until it has answered, died or overstayed."""
 
     def __init__(
-        self, names: Sequence[str], order: Answer, selector: selectors.BaseSelector
+        self,
+        names: Sequence[str],
+        order: Answer,
+        selector: selectors.BaseSelector,
+        limit_s: float,
     ) -> None:
         self.names = list(names)
         self.results: dict[str, Answer | ProbeFailure] = {}
         self.how = ""
         self.current: str | None = None
         self._selector = selector
-        self._since = time.monotonic()
+        self._limit_s, self._since = limit_s, 0.0
         self._partial = self._stderr = b""
         self._closed = False
-        self._order = json.dumps({**order, "names": self.names}).encode()
+        self._order = json.dumps({**order, "names": self.names, "limit_s": limit_s}).encode()
         self._pipe, write_end = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -184,6 +189,7 @@ class _ProbeProcess:
         finally:
             os.close(write_end)
         assert self._process.stdin is not None and self._process.stderr is not None
+        self._given = TimeGiven(self._process.pid)
         self._error = self._process.stderr.fileno()
         for descriptor in (self._pipe, self._error, self._process.stdin.fileno()):
             os.set_blocking(descriptor, False)
@@ -191,8 +197,15 @@ class _ProbeProcess:
         selector.register(self._error, selectors.EVENT_READ, self._read_stderr)
         selector.register(self._process.stdin, selectors.EVENT_WRITE, self._write_order)
 
-    def look(self, deadline: float, limit_s: float) -> list[str]:
+    @property
+    def left_s(self) -> float:
+        """What it has left of the time that it may be given."""
+        return self._limit_s - self._given.seconds()
+
+    def look(self, limit_s: float) -> list[str]:
         """The names that others must take over now. With `how`, the child is at its end.
+
+        `limit_s` is that of all probes together.
 
         Raises:
             InputError: it died before it began anything.
@@ -201,23 +214,21 @@ class _ProbeProcess:
         code = self._process.poll()
         self._read_answers(self._pipe)
         remaining = [name for name in self.names if name not in self.results]
-        now = time.monotonic()
+        now = self._given.seconds()
         if not remaining:
             self.how = "answered"
             return []
-        if code is None and now <= deadline:
+        if code is None and now < self._limit_s:
             others = [name for name in remaining if name != self.current]
             if self.current is None or now < self._since + limit_s * _PATIENCE or not others:
                 return []
             self.names = [name for name in self.names if name not in others]
             return others
-        self.how = (
-            describe_exit(code) if code is not None else f"gave no answer within {limit_s:g} s"
-        )
+        self.how = describe_exit(code) if code is not None else self._given.no_answer(limit_s)
         self._read_stderr(self._error)
         if self.current is not None:
             enough = now >= self._since + 2 * limit_s * _PATIENCE
-            hung = code is None and enough
+            hung = code is None and enough and not self._given.mostly_waited
             self.results[self.current] = ProbeFailure(self.how, self.words(), hung=hung)
             remaining.remove(self.current)
         elif code is not None and not self.results:
@@ -245,12 +256,14 @@ class _ProbeProcess:
                 file and file.close()
 
     def words(self) -> tuple[str, ...]:
-        """The last lines of stderr; where Python's fault handler spoke, its first ones."""
+        """The last lines of stderr; where Python's fault handler spoke, the first of its last."""
         text = self._stderr.decode(errors="replace")
         lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-        for i, line in enumerate(lines):
-            if line.startswith(_FAULT):  # the guilty line comes first, our own frames last
-                return tuple(lines[i : i + STDERR_LINES])
+        spoke = [i for i, line in enumerate(lines) if line.startswith(_FAULT)]
+        for i in reversed(spoke):  # the last one may have been cut short
+            part = lines[i : i + STDERR_LINES]  # the guilty line comes first, our own frames last
+            if any(line.startswith(_FRAME) for line in part):
+                return tuple(part)
         return tuple(lines[-STDERR_LINES:])
 
     def _write_order(self, _: object) -> None:
@@ -272,7 +285,7 @@ class _ProbeProcess:
                     self._read_stderr(self._error)
                     self._stderr = b""
                     self.current = name
-                    self._since = time.monotonic()
+                    self._since = self._given.seconds()
                 case ["end", name, dict(answer)] if name == self.current:
                     self.results[name] = answer
                     self.current = None
@@ -311,7 +324,7 @@ def _write(process: subprocess.Popen[bytes], data: bytes) -> bytes:
         return b""
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[Any]) -> None:
     """Ends a child that leads a session of its own, and all that it started; waits for it."""
     with suppress(ProcessLookupError, PermissionError):  # nobody of the group is left
         os.killpg(process.pid, signal.SIGKILL)

@@ -19,9 +19,10 @@ from vllm_adapter.c_abi.elf import check_file
 from vllm_adapter.c_abi.library import Library, LibraryDevice, reproduce_command
 from vllm_adapter.discovery.probe.isolation import describe_exit, kill_group
 from vllm_adapter.errors import LibraryError
+from vllm_adapter.hostfacts.time_given import FAR, TimeGiven, wait_for
 
 LIMIT_S: Final = 20.0
-"""Seconds that a library has to load and to answer; a driver that wakes up takes several."""
+"""Seconds that a library is given to load and to answer; a driver that wakes up takes several."""
 _LINE: Final = 200
 _LOADED: Final[dict[Path, Library]] = {}
 _LOADING: Final = threading.Lock()
@@ -105,7 +106,7 @@ def _ask(path: Path, limit_s: float) -> tuple[list[Any], str, bool]:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "vllm_adapter.discovery.probe._library_child"),
-                    *(str(answers.fileno()), str(path), str(limit_s)),
+                    *(str(answers.fileno()), str(path), str(FAR * limit_s)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -118,10 +119,11 @@ def _ask(path: Path, limit_s: float) -> tuple[list[Any], str, bool]:
                 f"{path} cannot be asked: no child process can be started: {error.strerror}",
                 hint="check the limits on processes and memory of this account",
             ) from None
+        given = TimeGiven(process.pid)
         try:
-            how = describe_exit(process.wait(limit_s))
+            how = describe_exit(wait_for(process, limit_s, given))
         except subprocess.TimeoutExpired:
-            how, hung = f"gave no answer within {limit_s:g} s", True
+            how, hung = given.no_answer(limit_s), not given.mostly_waited
         finally:
             kill_group(process)
         messages = [json.loads(line) for line in _content(answers).splitlines()]

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from vllm_adapter.engine.device_process.errors import ProcessEnded, raised, told
 from vllm_adapter.engine.device_process.held import HeldDevice
 from vllm_adapter.engine.device_process.wire import TimeIsUp, Wire, WireError, copied, make_desk
+from vllm_adapter.hostfacts.time_given import TimeGiven
 
 MODULE: Final = "vllm_adapter.engine.device_process"
 STACKS_S: Final = 0.5
@@ -42,6 +43,9 @@ class Asking(Protocol):
     @property
     def is_up(self) -> bool:
         """Whether it can be asked."""
+
+    def given_s(self) -> float:
+        """Seconds that it was given until now: what a limit counts."""
 
     def end(self) -> None:
         """Ends it; may be called again."""
@@ -71,7 +75,8 @@ class OwnProcess:
                 start_new_session=True,
             )
         os.set_inheritable(desk, False)
-        self._wire = Wire(ours, desk, lambda: self._process.poll() is None)
+        self._given = TimeGiven(self._process.pid)
+        self._wire = Wire(ours, desk, lambda: self._process.poll() is None, self.given_s)
         self._order: Mapping[str, Any] | None = order
 
     @property
@@ -83,13 +88,16 @@ class OwnProcess:
     def is_up(self) -> bool:
         return self._process.returncode is None
 
+    def given_s(self) -> float:
+        return self._given.seconds()
+
     def ask(
         self, command: str, given: Mapping[str, Any], seconds: float, forget: Sequence[int] = ()
     ) -> Any:
-        until = time.monotonic() + seconds
+        until = self.given_s() + seconds
         if self._order is not None:
-            order, self._order = self._order, None
-            self._exchange({"path": sys.path, "order": dict(order)}, until)
+            self._exchange({"path": sys.path, "order": dict(self._order)}, until)
+            self._order = None  # one that was refused is refused again, with its words
         asked = {"command": command, "given": dict(given), "forget": list(forget)}
         return self._exchange(asked, until)
 
@@ -150,6 +158,9 @@ class SameProcess:
     @property
     def is_up(self) -> bool:
         return True
+
+    def given_s(self) -> float:
+        return time.monotonic()
 
     def ask(
         self, command: str, given: Mapping[str, Any], seconds: float, forget: Sequence[int] = ()

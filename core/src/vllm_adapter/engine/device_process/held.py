@@ -177,7 +177,8 @@ class HeldDevice:
     ) -> dict[str, Any]:
         """Arguments on the device: values, or views (base, sizes, strides, offset) of `bases`.
 
-        Gives the call's number, and the device as its tensors name it.
+        Gives the call's number, the device as its tensors name it, and of each base where its
+        memory begins and ends.
 
         bases: one dimension each, the whole memory behind the views.
         """
@@ -192,7 +193,8 @@ class HeldDevice:
         held = [made[position].clone() for position in mutates]
         call = PlacedCall(there, made, mutates, list(made), held)
         where = there[0].device if there else self.device
-        return {"number": self.keep(call), "device": str(where)}
+        memory = [[base.data_ptr(), base.data_ptr() + base.nbytes] for base in there]
+        return {"number": self.keep(call), "device": str(where), "memory": memory}
 
     def do_write(self, call: int, bases: Sequence[torch.Tensor]) -> None:
         """Other contents at the same addresses."""

@@ -56,12 +56,20 @@ def make_desk() -> int:
 
 
 class Wire:
-    """One end. `alive` says, while this end waits, whether the other can still answer."""
+    """One end. `alive` says, while this end waits, whether the other can still answer.
+
+    Limits are moments of `clock`, in seconds.
+    """
 
     def __init__(
-        self, connection: socket.socket, desk: int, alive: Callable[[], bool] = lambda: True
+        self,
+        connection: socket.socket,
+        desk: int,
+        alive: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connection, self._desk, self._alive = connection, desk, alive
+        self._connection, self._desk = connection, desk
+        self._alive, self._clock = alive, clock
         connection.setblocking(False)
 
     def send(self, number: int, message: Any, until: float | None = None) -> None:
@@ -87,7 +95,7 @@ class Wire:
                 raise WireError(f"the other side is gone: {error.strerror}") from None
 
     def receive(self, until: float | None = None) -> tuple[int, Any]:
-        """The next message and its number, waiting `until` then on the monotonic clock.
+        """The next message and its number, waiting `until` then on its clock.
 
         Raises:
             WireError: the other side is gone, or sent what is no message.
@@ -130,7 +138,7 @@ class Wire:
         poll = select.poll()
         poll.register(self._connection, event)
         while True:
-            left = TICK_S if until is None else min(TICK_S, until - time.monotonic())
+            left = TICK_S if until is None else min(TICK_S, until - self._clock())
             if left < 0:
                 raise TimeIsUp
             if poll.poll(left * 1000):

@@ -390,7 +390,7 @@ typedef struct va_api {
   va_status (*copy_on_device)(va_stream stream, int32_t to_device, void *to, int32_t from_device,
                               const void *from, uint64_t size); /* ordered on to_device's stream */
   va_status (*stream_create)(int32_t device, va_stream *stream);
-  va_status (*stream_destroy)(int32_t device, va_stream stream);
+  va_status (*stream_destroy)(int32_t device, va_stream stream); /* what is queued is still done */
   va_status (*stream_synchronize)(int32_t device, va_stream stream); /* reports earlier failures */
   va_status (*stream_wait_event)(int32_t device, va_stream stream, va_event event);
   va_status (*event_create)(int32_t device, va_event *event);
