@@ -67,7 +67,7 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ("inxi", r"^\s*Graphics:"),
     (
         "counted_lists",
-        r"\d\s?[x\u00d7*]\s?\**[A-Z]|^\s*Device \d+: \S|DeviceProperties\(|(?:GPU|NPU|Accelerator|Dev(?:ice)? Name|Card [Mm]odel|Product Name)s?\**\s*:|^[\s|\u2502\u2503]{0,4}\d{1,2}\s*[|\u2502\u2503:\s]",
+        r"\d\s?[x\u00d7*]\s?\**[A-Z]|^\s*Device \d+: \S|DeviceProperties\(|(?:GPU|NPU|Accelerator|Dev(?:ice)?(?: Name)?|Card [Mm]odel|Product Name)s?\**\s*[:|]|^[\s|\u2502\u2503]{0,4}\d{1,2}\s*[|\u2502\u2503:\s]",
     ),
     ("dmesg", r"habanalabs|NVRM|amdgpu|\b(?:xe|i915) [0-9a-f]{4}:"),
     (

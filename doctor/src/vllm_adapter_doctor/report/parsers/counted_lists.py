@@ -41,12 +41,12 @@ _READ: Final = frozenset(
 """Vendors whose own tables are read elsewhere."""
 _SIZE: Final = re.compile(r"\b(\d{1,3}) ?(?:GB|GiB)\b")
 _END: Final = re.compile(
-    r"\s+(?:with|on|in|and|at|per|GPUs?|cards?|NPUs?|each|using|via|PCIe:).*$|[*`:.]+.*$"
+    r"\s+(?:unless|only|when|if|works?|hangs?|with|on|in|and|at|per|GPUs?|cards?|NPUs?|each|using|via|PCIe:).*$|[*`:.]+.*$"
 )
 _BARE: Final = {"RTX": "cuda", "A100": "cuda", "H100": "cuda", "H200": "cuda", "H20": "cuda"}
 _NAMED: Final = re.compile(
-    r"^\W*(?:\d{1,2}\s+)?(?:\*\*)?(?:GPU|NPU|Accelerator|Dev(?:ice)? Name|Card [Mm]odel|Product Name)s?(?:\*\*)?"
-    r"\s*:\s*(?:\*\*)?\s*(?P<name>[A-Za-z][^\n,;|]{2,60})"
+    r"^\W*(?:\d{1,2}\s+)?(?:\*\*)?(?:GPU|NPU|Accelerator|Dev(?:ice)? Name|Device|Second GPU|Card [Mm]odel|Product Name)s?(?:\*\*)?"
+    r"\s*[:|]\s*(?:(?:cuda|xpu|musa|npu|hip):\d+\s+)?(?:\*\*)?\s*(?P<name>[A-Za-z][^\n,;|]{2,60})"
 )
 _MOST: Final = 16
 
