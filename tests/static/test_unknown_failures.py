@@ -71,7 +71,8 @@ def test_a_consequence_of_what_is_explained_is_not_said():
 def test_an_earlier_failure_that_is_not_explained_is_said_beside():
     text = (
         'Traceback (most recent call last):\n  File "/x/y.py", line 3, in f\n    g()\n'
-        "odd.Thing: not aligned\n\n" + "INFO all is well\n" * 5
+        "odd.Thing: not aligned\n\n"
+        + "INFO all is well\n" * 5
         + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     )
     found = said(text)
