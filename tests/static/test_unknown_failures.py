@@ -51,7 +51,7 @@ def test_errors_that_are_no_fault_of_the_box_are_not_passed_over(file):
 
 def test_what_it_was_raised_in_and_where_to_search():
     text = (
-        'Traceback (most recent call last):\n  File "/v/site-packages/vllm/v1/core.py", line 70, in r\n'
+        'Traceback (most recent call last):\n  File "/v/site-packages/vllm/v1/core.py", line 70\n'
         "    self.step()\nvllm.wonders.UnheardOf: the gizmo is not aligned\n"
     )
     one = said(text)["VA1918"]
