@@ -6,6 +6,7 @@
 # make test-forgeries   forged certificates and tampered wheels, each refused by whom it should be
 # make test-vllm   the tests against real vLLM, in an environment of their own
 # make test-vllm-quick   those of them that take a minute or two
+# make vllm-matrix   each tried release of vLLM in turn, an environment each: about half an hour
 PY ?= python3
 V := .venv/bin/python
 PIP := $(V) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -14,7 +15,7 @@ PACKAGES := schemas vendors core doctor conformance template \
 	adapters/musa adapters/mlu adapters/biren adapters/sim
 SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
 
-.PHONY: demo test test-lowest test-wheels test-forgeries test-fast test-vllm test-vllm-quick lint docs changelog versions clean
+.PHONY: demo test test-lowest test-wheels test-forgeries test-fast test-vllm test-vllm-quick vllm-matrix lint docs changelog versions clean
 
 .venv/.use: $(SOURCES)
 	@test -x $(V) || { echo "making .venv (once)"; $(PY) -m venv .venv; }
@@ -57,16 +58,17 @@ test-fast: .venv/.dev
 	@$(V) -m pytest tests/static -m "not slow" -n 2 --dist worksteal --hypothesis-profile fast
 
 # Real vLLM in an environment of its own: about 3.5 GB.
-.venv-vllm/.stamp: scripts/make_vllm_env $(addsuffix /pyproject.toml,schemas vendors core doctor conformance adapters/cpu)
+.venv-vllm/.stamp: scripts/make_vllm_env $(addsuffix /pyproject.toml,schemas vendors core doctor conformance adapters/cpu adapters/sim)
 	@echo "installing vLLM for this CPU (once)"
 	@scripts/make_vllm_env
 
 test-vllm: .venv-vllm/.stamp
 	@.venv-vllm/bin/python -m pytest tests/vllm
 
-# The broker, the classes of all devices, and one engine each that generates, embeds and is refused.
+# The broker, the classes of all devices, an engine each that generates, embeds and is refused, and the
+# generic shape on the simulated device.
 test-vllm-quick: .venv-vllm/.stamp
-	@.venv-vllm/bin/python -m pytest -n 2 tests/vllm -k "broker or native_shape or llama or sentences or linear"
+	@.venv-vllm/bin/python -m pytest -n 2 tests/vllm -k "broker or native_shape or llama or sentences or linear or (in_process and sim)"
 
 lint: .venv/.dev
 	@scripts/lint
@@ -85,5 +87,9 @@ changelog: .venv/.dev
 versions: .venv/.dev
 	@$(V) scripts/versions.py
 
+# What each release of vLLM does with this tree, in an environment of its own, removed after its run.
+vllm-matrix: .venv-vllm/.stamp
+	@.venv-vllm/bin/python scripts/vllm_matrix.py
+
 clean:
-	rm -rf .venv .venv-lowest .venv-vllm certificates
+	rm -rf .venv .venv-lowest .venv-vllm .venv-vllm-* vllm-matrix certificates

@@ -6,8 +6,14 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from fake_dist import install
+
 from vllm_adapter.broker.vllm_drift import SNAPSHOTS
 
+CLI = ("-m", "vllm_adapter.cli")
+ADAPTERS = Path(__file__).parents[1] / "adapters"
+NOBODY = {"VA_ADAPTERS": ",".join(f"-{folder.name}" for folder in sorted(ADAPTERS.iterdir()))}
+"""Every adapter of this tree is denied, so that none is probed; none is named."""
 SNAPSHOT = SNAPSHOTS / "signatures-0.32.json"
 
 PLATFORMS = """
@@ -57,12 +63,14 @@ VLLM_TARGET_DEVICE = os.environ.get("VLLM_TARGET_DEVICE", "cuda")
 def install_vllm(site: Path, *, distribution: str = "vllm", version: str = "0.32.0+cpu") -> Path:
     """Puts the fake and its metadata into a site folder; gives its package's folder."""
     folder = site / "vllm"
-    for owner, methods in json.loads(SNAPSHOT.read_text("utf-8"))["signatures"].items():
+    snapshot = json.loads(SNAPSHOT.read_text("utf-8"))
+    for owner, methods in snapshot["signatures"].items():
         path, _, name = owner.partition(":")
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as source:
-            source.write("\n".join([*_class(name, methods), ""]))
+            left = snapshot["must"].get(owner, ())
+            source.write("\n".join([*_class(name, methods, left), ""]))
     for package in (folder, *(p for p in folder.rglob("*") if p.is_dir())):
         (package / "__init__.py").touch()
     with (folder / "platforms/__init__.py").open("a", encoding="utf-8") as source:
@@ -75,8 +83,8 @@ def install_vllm(site: Path, *, distribution: str = "vllm", version: str = "0.32
     return folder
 
 
-def _class(name: str, methods: dict[str, str | None]) -> Iterable[str]:
-    """A class, or functions of a module, with these signatures."""
+def _class(name: str, methods: dict[str, str | None], left: Iterable[str]) -> Iterable[str]:
+    """A class, or functions of a module, with these signatures; `left` have no body of theirs."""
     margin = "    " if name else ""
     if name:
         yield f"class {name}:"
@@ -87,4 +95,29 @@ def _class(name: str, methods: dict[str, str | None]) -> Iterable[str]:
         kind, _, arguments = signature.partition("(")
         if kind.strip():
             yield f"{margin}@{kind.strip()}"
-        yield f"{margin}def {method}({arguments}: ..."
+        body = "raise NotImplementedError" if method in left else "..."
+        yield f"{margin}def {method}({arguments}: {body}"
+    for method in left:
+        if methods.get(method) is None:
+            yield f"{margin}def {method}(self): raise NotImplementedError"
+
+
+def doctor(site, **variables):
+    """The report of `doctor --vllm --json`, and its exit code, without probing any adapter."""
+    done = site.run(*CLI, "doctor", "--vllm", "--json", variables=NOBODY | variables)
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout), done.returncode
+
+
+def codes(report):
+    return [finding["code"] for finding in report["findings"]]
+
+
+def add_plugin(site, name, source, group="vllm.platform_plugins"):
+    """Installs another project's plug-in of vLLM."""
+    folder = site.path.parent / "src" / name
+    package = folder / f"plugin_{name}"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(source, encoding="utf-8")
+    value = f"{package.name}:answer"
+    return install(folder, site.path, name=name, entry_name=name, entry_value=value, group=group)

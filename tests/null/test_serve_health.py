@@ -216,7 +216,7 @@ def test_the_doctor_says_the_same_of_this_box(machine):
 
 
 def test_without_a_watch_the_server_is_the_process_itself(machine, started):
-    process = started("--watch", "0", "m")
+    process = started("--watch", "0", "--grace", "0", "m")
     machine.until("server sees", process)
     with open(f"/proc/{process.pid}/cmdline", encoding="utf-8") as file:
         assert "vllm.entrypoints.cli.main" in file.read().split("\0")

@@ -25,6 +25,7 @@ from vllm_adapter_conformance.rules import registered
 from vllm_adapter_conformance.run.execution import run_item
 from vllm_adapter_conformance.serving import guard, jobs, models
 from vllm_adapter_conformance.serving.compare import FAR, same_answers, same_tokens, same_vectors
+from vllm_adapter_conformance.serving.shape import served
 
 pytestmark = pytest.mark.null
 
@@ -47,9 +48,9 @@ def test_tokens_may_part_at_a_near_tie_only():
     assert note == "2 rows of 6 tokens, 1 parted at a near tie"
 
 
-@pytest.mark.parametrize("bad", [0.8 + 2 * FAR, float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", [0.8 + 2 * FAR["float32"], float("nan"), float("inf")])
 def test_vectors_may_part_by_little_and_are_numbers(bad):
-    assert same_vectors([[0.6, 0.8]], [[0.6, 0.8 + FAR / 4]]) == pytest.approx(0.25)
+    assert same_vectors([[0.6, 0.8]], [[0.6, 0.8 + FAR["float32"] / 4]]) == pytest.approx(0.25)
     with pytest.raises(Failure, match=r"vectors within 0\.0001 of plain vLLM's"):
         same_vectors([[0.6, 0.8]], [[0.6, bad]])
     with pytest.raises(Failure, match=r"vectors of \[2\] numbers; saw \[3\]"):
@@ -83,6 +84,8 @@ class Stub:
     @property
     def off(self):
         return self.changes.get("off", 0.0)
+
+    dtype = "float32"
 
     def result(self, side):
         return {"platform": "NativeCpu", "engines": {"experts": {"error": self.error}}}
@@ -211,6 +214,50 @@ def test_a_model_that_is_not_declared_is_not_served(tmp_path):
     assert list(registered()["L4.bf16"].cases(bare)) == []
 
 
+ASKED = {
+    "what vLLM takes": ({}, {}, ("float32", 32)),
+    "a block of its own": (
+        {"reshape_and_cache": {"limits": {"block_size": [24]}}},
+        {"kv": {"block_multiple": 8, "preferred_block": 24}},
+        ("float32", 24),
+    ),
+    "a multiple that 32 and 16 are not": ({}, {"kv": {"block_multiple": 64}}, ("float32", 64)),
+    "no float32": ({op: {"dtypes": ["bfloat16"]} for op in OPS}, {}, ("bfloat16", 32)),
+    "float16 alone": ({op: {"dtypes": ["float16"]} for op in OPS}, {}, ("float16", 32)),
+}
+
+
+@pytest.mark.parametrize(("operators", "sections", "asked"), ASKED.values(), ids=ASKED)
+def test_dtype_and_block_size_are_asked_of_the_descriptor(tmp_path, operators, sections, asked):
+    raw = descriptor(operators) | sections
+    target = target_of("asked", raw, tmp_path)
+    ours = served(target, "qwen3")
+    assert (ours.dtype, ours.block_size) == asked
+    engine = {"name": "qwen3", "model": "m", "options": jobs._options(ours), "steps": []}
+    low = engine | {"name": "bfloat16"}
+    plain, plain_low = jobs.reference([engine, low])
+    options = plain["options"]
+    assert (options["dtype"], options["block_size"]) == ("float32", jobs.REFERENCE_BLOCK)
+    assert plain_low["options"]["dtype"] == "bfloat16"
+    kept = engine["options"]["num_gpu_blocks_override"] * ours.block_size
+    assert options["num_gpu_blocks_override"] * options["block_size"] >= kept
+
+
+def test_a_low_dtype_excuses_near_ties_but_not_in_every_row():
+    near = {"tokens": [5, 6, 7], "gaps": [0.1, 0.1, 0.01]}
+    parted = {"tokens": [5, 6, 9]}
+    equal = {"tokens": [5, 6, 7]}
+    with pytest.raises(Failure, match=r"best two logits are 0\.01 apart"):
+        same_answers({"answers": [near]}, {"answers": [parted]})
+    half = ({"answers": [near] * 2}, {"answers": [parted, equal]})
+    assert "1 parted at a near tie" in same_answers(*half, dtype="bfloat16")
+    with pytest.raises(Failure, match="half of 2 rows to be plain vLLM's throughout"):
+        same_answers({"answers": [near] * 2}, {"answers": [parted] * 2}, dtype="bfloat16")
+    far = near | {"gaps": [0.1, 0.1, 0.2]}
+    with pytest.raises(Failure, match=r"0\.2 apart"):
+        same_answers({"answers": [far]}, {"answers": [parted]}, dtype="bfloat16")
+
+
 GUARD = (sys.executable, guard.__file__)
 SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
 
@@ -282,13 +329,14 @@ def test_without_vllm_or_with_another_release_certify_says_one_sentence(site):
     assert "pip install 'vllm==0.32.*'" in said
 
 
-def test_an_adapter_that_vllm_has_no_platform_for_is_not_certified_at_l4(tmp_path):
+def test_an_adapter_of_a_device_that_vllm_does_not_know_is_certified_and_a_broken_one_is_not(
+    tmp_path,
+):
     record = target_of("acme", descriptor({}), tmp_path).record
     need_platform(record, "L4")
     section = msgspec.structs.replace(record.manifest.device, torch_type="acme")
     manifest = msgspec.structs.replace(record.manifest, device=section)
-    with pytest.raises(InputError, match="generic shape is not built yet"):
-        need_platform(dataclasses.replace(record, manifest=manifest), "L4")
+    need_platform(dataclasses.replace(record, manifest=manifest), "L4")  # the generic shape
     denied = dataclasses.replace(record, status=Status.BROKEN, reason="its import failed")
     with pytest.raises(InputError, match="would not run on adapter acme: its import failed"):
         need_platform(denied, "L4")

@@ -112,3 +112,30 @@ def alive(pid):
 def test_an_unstartable_server_is_an_error():
     with pytest.raises(OSError):
         SupervisedServer(["/no/such/program"], {}).start()
+
+
+WAITS = """
+trap 'echo got TERM >> {log}' TERM
+echo up >> {log}
+while :; do sleep 0.1; done
+"""
+
+
+def test_a_server_that_waits_for_a_client_is_killed_after_the_grace(tmp_path):
+    log = tmp_path / "log"
+    program = f"""
+import sys
+from vllm_adapter_doctor.serving.supervised import SupervisedServer
+server = SupervisedServer(
+    ["/bin/sh", "-c", {WAITS.format(log=log)!r}], {{"PATH": "/usr/bin:/bin"}}, after_signal_s=0.3
+)
+server.start()
+sys.exit(server.wait())
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    until(lambda: log.exists() and "up" in log.read_text())
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert said == "the server had not ended 0.3 s after SIGTERM: it is killed\n"
+    assert log.read_text() == "up\ngot TERM\n"

@@ -48,6 +48,37 @@ def test_every_dtype_and_shape_comes_back(backend, dtype, shape):
     assert not backend.coverage.counts()
 
 
+WAYS = {
+    "to": lambda x, **how: x.to("cpu", **how),
+    "to a dtype": lambda x, **how: x.to("cpu", torch.float64, **how),
+    "to like": lambda x, **how: x.to(torch.empty(1), **how),
+    "copy": lambda x, **how: torch.empty(x.shape, dtype=x.dtype).copy_(x, **how),
+    "back": lambda x, **how: x.to("cpu", **how).to("sim:0", **how).cpu(),
+    "on": lambda x, **how: x.to("sim:1", **how).cpu(),
+    "a copy": lambda x, **how: x.to("cpu", copy=True, **how),
+    "a format": lambda x, **how: x.to("cpu", memory_format=torch.contiguous_format, **how),
+}
+CUTS = {
+    "whole": lambda x: x,
+    "transposed": lambda x: x.T,
+    "strided": lambda x: x[::2, 1:],
+    "empty": lambda x: x[:0],
+    "one number": lambda x: x[1, 2],
+    "expanded": lambda x: x[:1].expand(5, -1),
+}
+
+
+@pytest.mark.parametrize("non_blocking", [False, True])
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_every_way_off_the_device_gives_the_values(backend, way, cut, non_blocking):
+    x = torch.arange(24.0).reshape(4, 6)
+    want = way(cut(x), non_blocking=non_blocking)
+    got = way(cut(x.to("sim:0")), non_blocking=non_blocking)
+    assert got.device.type == "cpu" and got.dtype == want.dtype
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
 def test_views_share_memory_and_writes_through_them_are_seen(backend):
     host = torch.randn(4, 6)
     mine = host.to("sim:0")

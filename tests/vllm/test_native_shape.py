@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from plain_vllm import changed
 
 pytestmark = pytest.mark.vllm
 HERE = Path(__file__).parent
@@ -25,7 +26,7 @@ def result(script, argument, environ):
         env=environ,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
@@ -52,3 +53,21 @@ def test_a_block_of_replaced_modules_is_one_graph(wrap, vllm_environ, tmp_path):
     # Wrapped, the norms are vLLM's nodes; plain torch of ours leaves none, as it is traced.
     norms = {"vllm_ir.fused_add_rms_norm", "vllm_ir.rms_norm"} if wrap == "wrapped" else set()
     assert {node.rpartition(".")[0] for node in traced["nodes"]} == norms
+
+
+def test_the_key_of_compiled_graphs_changes_with_the_descriptor(vllm_environ, tmp_path):
+    files = [changed(tmp_path / name, change) for name, change in DESCRIPTORS.items()]
+    names = json.dumps(["", *map(str, files), ""])
+    first, same, fewer, narrower, again = result("compile_key.py", names, vllm_environ)
+    assert first == again
+    assert len(set(first)) == len(first)
+    rows = [first, same, fewer, narrower]
+    for column in zip(*rows, strict=True):
+        assert len(set(column)) == len(rows)
+
+
+DESCRIPTORS = {
+    "with nothing measured": dict,
+    "without an operator": lambda ops: {op: e for op, e in ops.items() if op != "linear"},
+    "with limits": lambda ops: {**ops, "rms_norm": {**ops["rms_norm"], "limits": {"hidden": [8]}}},
+}

@@ -60,9 +60,10 @@ def test_the_server_replaces_the_command_and_ends_by_sigterm(
     port = free_port()
     flags = f"--host 127.0.0.1 --port {port} --dtype float32 --enforce-eager --max-model-len 64"
     words = ["serve", str(model), *flags.split(), "--skip-tokenizer-init"]
+    ours = ["serve", "--grace", "0", "--plan", "off", *words[1:]]
     with (tmp_path / "log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "vllm_adapter.cli", *words],
+            [sys.executable, "-m", "vllm_adapter.cli", *ours],
             env=environ,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -184,6 +184,6 @@ class UnsupportedModel(VllmAdapterError):
 
 
 class DeviceRefused(VllmAdapterError):
-    """Another device than the one that VA_REQUIRE_DEVICE names would be used."""
+    """Another device or adapter would be used than VA_REQUIRE_DEVICE or VA_ADAPTERS names."""
 
     code = "VA5001"

@@ -11,7 +11,7 @@ from vllm_adapter_conformance.base.rule import Case, Failure, NotDeclaredCase, O
 from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.serving.compare import same_tokens
 from vllm_adapter_conformance.serving.server import Server
-from vllm_adapter_conformance.serving.shape import DTYPE, one_case
+from vllm_adapter_conformance.serving.shape import one_case
 
 CONCURRENT: Final = 64
 BUSY: Final = 1900
@@ -115,7 +115,7 @@ def calls_in(bench: Bench, server: Server) -> Observation:
         for one in read_counts(server.counters)
         for (op, provider), number in one.calls.items()
     ]
-    case = one_case(bench.target, "qwen3", DTYPE, "counters")
+    case = one_case(bench.target, "qwen3", "counters")
     assert isinstance(case, Case)
     counted = by_process(rows)
     missing = uncalled(counted, bench.target.record.name, case)
@@ -156,7 +156,7 @@ _GENERATED: Final = "vllm:generation_tokens_total"
 
 def _cases(target: Target) -> Iterator[Case | NotDeclaredCase]:
     for name in _CHECKS if target.capability else ():
-        yield one_case(target, "qwen3", DTYPE, name)
+        yield one_case(target, "qwen3", name)
 
 
 @rule(
@@ -209,7 +209,8 @@ def _right(bench: Bench, index: int, text: str) -> bool:
     from vllm_adapter_conformance.serving import models
 
     want = bench.serving.step("plain", "qwen3", "server")["answers"][index]
-    return same_tokens(want, models.tokens_of(text), f"the answer to prompt {index}")
+    what, dtype = f"the answer to prompt {index}", bench.serving.dtype
+    return same_tokens(want, models.tokens_of(text), what, dtype)
 
 
 def _running(bench: Bench, server: Server) -> Any:

@@ -23,6 +23,9 @@ LONG_PROMPT: Final = 100
 ABORTED: Final = 1
 ABORT_AFTER: Final = 5
 CROWD: Final = (60, 61, 62, 60)
+REFERENCE_BLOCK: Final = 32
+"""Tokens of a block of plain vLLM's: every CPU kernel of its own takes that."""
+_TOKENS_KEPT: Final = 2048
 MEMORY: Final = 0.3
 """Share of a device's memory that one engine may take: two run at the same time."""
 SERVER_LENGTHS: Final = (3, 17, 40, 8, 33, 1, 24, 64)
@@ -72,6 +75,23 @@ def engines(target: Target, folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def reference(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same job for plain vLLM: in float32 but for the engine in bfloat16, with its own blocks,
+    and as many as it needs."""
+    return [
+        engine
+        | {
+            "options": engine["options"]
+            | {
+                "dtype": LOW if engine["name"] == LOW else "float32",
+                "block_size": REFERENCE_BLOCK,
+                "num_gpu_blocks_override": _TOKENS_KEPT // REFERENCE_BLOCK,
+            }
+        }
+        for engine in engines
+    ]
+
+
 def experts(target: Target, folder: Path) -> list[dict[str, Any]]:
     """The job of an engine that must be refused."""
     shape = served(target, "qwen3")
@@ -93,7 +113,7 @@ def _options(shape: ModelShape) -> dict[str, Any]:
         "enforce_eager": True,
         "max_model_len": 128,
         "max_num_seqs": 8,
-        "num_gpu_blocks_override": 64,
+        "num_gpu_blocks_override": _TOKENS_KEPT // shape.block_size,
         "gpu_memory_utilization": MEMORY,
         "skip_tokenizer_init": True,
         "disable_log_stats": False,

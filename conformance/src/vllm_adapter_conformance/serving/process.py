@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from vllm_adapter.broker.plugin import NAME
+from vllm_adapter.broker.foreign import NAME
 from vllm_adapter.broker.server import launch
 from vllm_adapter.broker.vllm_install import find_vllm
+from vllm_adapter_conformance.base.target import Target
 from vllm_adapter_conformance.serving import guard
 
 KEPT: Final = ("VA_CAPABILITY", "VA_LIBRARY")
@@ -53,8 +54,8 @@ class GuardedProcess:
         return "\n".join(line for line in lines[-TAIL:] if line.strip())
 
 
-def environment(adapter: str | None, **more: str) -> dict[str, str]:
-    """The environment of a vLLM that is offline and small; `adapter` None: no plug-in at all.
+def environment(target: Target | None, **more: str) -> dict[str, str]:
+    """The environment of a vLLM that is offline and small; `target` None: no plug-in at all.
 
     Raises:
         InputError: as `launch`.
@@ -69,11 +70,16 @@ def environment(adapter: str | None, **more: str) -> dict[str, str]:
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_PLUGINS": "" if adapter is None else NAME,
+        "VLLM_PLUGINS": "" if target is None else NAME,
     }
-    if adapter is not None:
+    if target is not None:
         found |= {name: os.environ[name] for name in KEPT if os.environ.get(name)}
-        found |= {"VA_ADAPTERS": adapter, "VA_FALLBACK": "warn"}
+        found |= {"VA_ADAPTERS": target.record.name, "VA_FALLBACK": "warn"}
+        capability = target.capability
+        if capability is not None and capability.vllm.relative_speed is not None:
+            # What is under test runs, also where vLLM's own kernel is faster.
+            pairs = (f"{op}:{target.record.name}" for op in sorted(capability.operators))
+            found["VA_OPS"] = ",".join(pairs)
     return found | more
 
 

@@ -68,6 +68,13 @@ class Runs:
         return (self.folder / f"{side}.log").read_text("utf-8", errors="replace")
 
     @property
+    def dtype(self) -> str:
+        """What ours runs in; plain vLLM runs in float32."""
+        shape = served(self._target, "qwen3")
+        assert isinstance(shape, ModelShape), "asked for only where qwen3 is declared"
+        return shape.dtype
+
+    @property
     def server(self) -> Server:
         """A server with the adapter that generates, and is up; a new one after the last has ended.
 
@@ -95,8 +102,7 @@ class Runs:
             assert isinstance(shape, ModelShape), "asked for only where qwen3 is declared"
             folder = Path(tempfile.mkdtemp(prefix=f"{form}-", dir=self.folder))
             model = models.save(shape, self._target.seed, folder / "model", form=form)
-            name = self._target.record.name
-            found = Server(name, model, shape.block_size, folder, *flags)
+            found = Server(self._target, model, shape, folder, *flags)
             self._servers[form] = found
         return found
 
@@ -117,9 +123,8 @@ class Runs:
 
     def _run(self, make_job: Any, sides: tuple[str, ...]) -> dict[str, Any]:
         """One child a side, all at the same time: each uses one core."""
-        job = self.folder / f"{sides[0]}-job.json"
-        write_atomic(job, json.dumps(make_job(self._target, self.folder / "models")))
-        children = {side: self._start(side, job) for side in sides}
+        engines = make_job(self._target, self.folder / "models")
+        children = {side: self._start(side, self._job(side, engines)) for side in sides}
         try:
             codes = {side: child.wait() for side, child in children.items()}
         finally:
@@ -127,17 +132,22 @@ class Runs:
                 child.end()
         return {side: self._read(side, codes[side], children[side].tail()) for side in sides}
 
+    def _job(self, side: str, engines: list[dict[str, Any]]) -> Path:
+        file = self.folder / f"{side}-job.json"
+        write_atomic(file, json.dumps(jobs.reference(engines) if side == PLAIN else engines))
+        return file
+
     def _start(self, side: str, job: Path) -> GuardedProcess:
-        adapter = None if side == PLAIN else self._target.record.name
+        target = None if side == PLAIN else self._target
         more = {}
-        if adapter is not None:
+        if target is not None:
             more["VA_COUNTERS"] = str(self.folder / f"{side}-counters")
             more["VA_SELECTION"] = str(self.folder / f"{side}-selection.json")
         if side == EXPERTS:
             more["VA_FALLBACK"] = "error"
         return GuardedProcess(
             [sys.executable, "-m", _CHILD, str(job), str(self.folder / f"{side}-result.json")],
-            environment(adapter, **more),
+            environment(target, **more),
             self.folder / f"{side}.log",
             LIMIT_S,
         )

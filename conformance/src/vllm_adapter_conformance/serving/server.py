@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm_adapter_conformance.base.rule import Failure
+from vllm_adapter_conformance.base.target import Target
+from vllm_adapter_conformance.models.shape import ModelShape
 from vllm_adapter_conformance.serving.process import GuardedProcess, environment
 
 HOST: Final = "127.0.0.1"
@@ -22,7 +24,10 @@ LIFE_S: Final = 1200.0
 """The guard ends a server that nobody has ended."""
 ANSWER_S: Final = 120.0
 _POLL_S: Final = 0.2
-_BLOCKS: Final = 160
+_TOKENS: Final = 5120
+"""Tokens of the KV cache."""
+_OWN: Final = ("--grace", "0", "--plan", "off")
+"""The server takes the command's place, as the guard is the grace, and gets our flags alone."""
 
 Json = Mapping[str, Any]
 
@@ -31,7 +36,7 @@ class Server:
     """A server that is up. `end` at the latest with the process that started it."""
 
     def __init__(
-        self, adapter: str, model: Path, block_size: int, folder: Path, *more: str
+        self, target: Target, model: Path, shape: ModelShape, folder: Path, *more: str
     ) -> None:
         """Starts it and waits until it is healthy; `more`: flags of vLLM's for this model.
 
@@ -41,12 +46,13 @@ class Server:
         self.counters = folder / "counters"
         self.port = _free_port()
         flags = ["--host", HOST, "--port", str(self.port), "--served-model-name", NAME]
-        flags += ["--dtype", "float32", "--enforce-eager", "--block-size", str(block_size)]
-        flags += ["--num-gpu-blocks-override", str(_BLOCKS), *more]
+        block = shape.block_size
+        flags += ["--dtype", shape.dtype, "--enforce-eager", "--block-size", str(block)]
+        flags += ["--num-gpu-blocks-override", str(_TOKENS // block), *more]
         self._guarded = GuardedProcess(
-            [sys.executable, "-m", "vllm_adapter.cli", "serve", str(model), *flags],
+            [sys.executable, "-m", "vllm_adapter.cli", "serve", *_OWN, str(model), *flags],
             environment(
-                adapter,
+                target,
                 VA_COUNTERS=str(self.counters),
                 VA_SELECTION=str(folder / "selection.json"),
             ),

@@ -15,14 +15,12 @@ import os
 import sys
 from typing import Any, Final
 
-from vllm_adapter.broker.selection import PLATFORMS, Selection
+from vllm_adapter.broker.selection import PLATFORMS, Selection, refusal
 from vllm_adapter.broker.selection_file import shared_selection
 from vllm_adapter.discovery.adapter import one_line
 from vllm_adapter.errors import DeviceRefused
 from vllm_adapter.settings import Fallback, Settings
 
-NAME: Final = "vllm_adapter"
-"""The entry points' name in both groups."""
 OPERATORS: Final = "vllm_adapter.engine.integrations.vllm.operators"
 PRINTED_TOPICS: Final = "_VA_SAID"
 """In the environment: the topics on which a process has spoken, so that its children are quiet."""
@@ -38,7 +36,8 @@ def register() -> None:
     """Puts the chosen adapter's operators into vLLM, if vLLM runs on our platform.
 
     Raises:
-        DeviceRefused: VA_REQUIRE_DEVICE names another device than the one vLLM runs on.
+        DeviceRefused: VA_REQUIRE_DEVICE names another device than the one vLLM runs on, or
+            VA_ADAPTERS names adapters, and none of them serves.
         VllmAdapterError: an operator was refused under VA_FALLBACK=error, or the device that vLLM
             does not know cannot be opened.
     """
@@ -52,11 +51,23 @@ def register() -> None:
             f"{active.device_type or 'no known device'}{why}",
             hint="see `vllm-adapter doctor --vllm`, or unset VA_REQUIRE_DEVICE",
         )
-    if selection is None or selection.platform is None:
+    if selection is None:
+        return
+    settings = Settings.from_environ()
+    refused = refusal(selection, settings)
+    if refused is not None:
+        raise refused
+    if selection.platform is None:
         return
     if not _is_ours(active, selection.platform):
         # Under VLLM_TARGET_DEVICE=cpu vLLM asks no platform plug-in, and still calls this one.
         running = type(active).__name__
+        if settings.adapters.order:
+            raise DeviceRefused(
+                f"VA_ADAPTERS names {' and '.join(settings.adapters.order)}, and vLLM runs on "
+                f"{running}, not on our platform",
+                hint="unset VLLM_TARGET_DEVICE, or VA_ADAPTERS",
+            )
         _print_once(
             "platform", f"no operator is replaced: vLLM runs on {running}, not on our platform"
         )
@@ -65,7 +76,7 @@ def register() -> None:
         importlib.import_module(OPERATORS).register(selection)
     except Exception as error:
         # On a device that vLLM does not know there is nothing of its own to stay with.
-        if selection.shape == "generic" or Settings.from_environ().fallback is Fallback.ERROR:
+        if selection.shape == "generic" or settings.fallback is Fallback.ERROR:
             raise
         text = f"{type(error).__name__}: {one_line(error)}"
         _print_once("operators", f"operators stay vLLM's own: {text}")
@@ -80,7 +91,7 @@ def _selection() -> Selection | None:
         text = f"{type(error).__name__}: {one_line(error)}"
         _print_once("selection", f"steps aside, vLLM stays as it is: {text}")
         return None
-    sentences = [f"warning: {sentence}" for sentence in warnings]
+    sentences = [f"warning: {sentence}" for sentence in (*warnings, *selection.warnings)]
     if selection.platform is None:
         # A tie is for somebody to decide; the other reasons may well be as one wants it.
         mark = "warning: " if selection.tied else ""

@@ -13,18 +13,26 @@ The rules, in this order:
 4. Then more evidence wins, then the order of VA_ADAPTERS. What is still equal is a tie: nobody is
    chosen, and vLLM stays as it is. A PCI function of a vendor whose devices are of another torch
    type is no evidence.
+
+A choice is then held against vLLM: where its native shape does not fit the installed release, or
+another project's platform plug-in answers, nobody of ours serves. A name in VA_ADAPTERS that does
+not come to serve is a refusal (`refusal`): a start that asked for it must not get another device.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from vllm_adapter.broker.foreign import ForeignPlatform, answering
+from vllm_adapter.broker.vllm_fit import VllmFit, fit
 from vllm_adapter.broker.vllm_install import VllmInstall, find_vllm
 from vllm_adapter.contract.reading import plain, revived
 from vllm_adapter.discovery.records import AdapterRecord, Status
+from vllm_adapter.errors import DeviceRefused
 from vllm_adapter.hostfacts.known_vendors import BY_PCI, matches_build
 from vllm_adapter.settings import Fallback, Settings
 
@@ -61,7 +69,8 @@ class ConsideredAdapter:
 class Selection:
     """The choice. `adapter`, `device`, `torch_type` and `shape` are None where nobody is chosen.
 
-    `tied` are the names of those that are equally good, where that is why.
+    `tied` are the names of those that are equally good, where that is why; `warnings` what is to
+    be said beside the reason.
 
     `shape` is "native" where vLLM has a platform of its own for the device, else "generic";
     `platform` is the dotted class that vLLM shall use, or None: vLLM stays as it is. `record` is
@@ -78,6 +87,7 @@ class Selection:
     considered: tuple[ConsideredAdapter, ...] = ()
     settings: Mapping[str, str | None] = field(default_factory=dict)
     tied: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back."""
@@ -94,18 +104,60 @@ class Selection:
         return replace(revived({**raw, "record": None}, cls), record=record)
 
 
-def select(settings: Settings) -> Selection:
+AskForeign = Callable[[], Sequence[ForeignPlatform]]
+
+
+def select(settings: Settings, ask_foreign: AskForeign = answering) -> Selection:
     """Probes the installed adapters (kept answers are used) and chooses.
 
+    `ask_foreign` gives the platform plug-ins of other projects that answer on this machine: vLLM's
+    own process asks them as vLLM does, any other one in a child.
+
     Raises:
-        InputError: as `registry.probe`.
+        InputError: as `registry.probe`, or the snapshots of vLLM's hooks cannot be read.
     """
     from vllm_adapter.discovery import registry
 
     records = registry.scan(settings)
     host = registry.host_for(records)
     records = registry.probe(registry.located(records, host), host)
-    return choose(records, settings, find_vllm())
+    vllm = find_vllm()
+    chosen = choose(records, settings, vllm)
+    if chosen.record is None or chosen.platform is None or vllm is None:
+        return chosen
+    family = _family(chosen.record) if chosen.shape == "native" else None
+    fits = fit(vllm, family or "")
+    return held_against(chosen, fits, ask_foreign())
+
+
+def held_against(
+    chosen: Selection, fits: VllmFit, foreign: Sequence[ForeignPlatform]
+) -> Selection:
+    """A choice, or the same without a platform where vLLM is better left as it is; pure.
+
+    The generic shape goes on with a warning: without it such a device has nothing at all.
+    """
+    warnings = [fits.note] if fits.note else []
+    if foreign:
+        return replace(chosen, platform=None, reason=foreign[0].sentence)
+    if fits.misfit and chosen.shape == "native":
+        return replace(chosen, platform=None, reason=fits.misfit)
+    if fits.misfit:
+        warnings.append(fits.misfit)
+    return replace(chosen, warnings=tuple(warnings))
+
+
+def refusal(selection: Selection, settings: Settings) -> DeviceRefused | None:
+    """What a start must end with that named adapters in VA_ADAPTERS of which none serves."""
+    named = settings.adapters.order
+    if not named or selection.platform is not None:
+        return None
+    ours = [one for one in selection.considered if one.name in named and one.why_not]
+    why = "; ".join(f"{one.name}: {one.why_not}" for one in ours) or selection.reason
+    return DeviceRefused(
+        f"VA_ADAPTERS names {' and '.join(named)}, and vLLM would run without: {why}",
+        hint="see `vllm-adapter doctor --vllm`; unset VA_ADAPTERS to start vLLM as it is",
+    )
 
 
 def selection_settings(settings: Settings, vllm: VllmInstall | None) -> dict[str, str | None]:
@@ -117,6 +169,7 @@ def selection_settings(settings: Settings, vllm: VllmInstall | None) -> dict[str
         "VA_LIBRARY": str(settings.library) if settings.library else None,
         "VA_REQUIRE_DEVICE": settings.require_device,
         "VA_SHAPE": settings.shape,
+        "VLLM_PLUGINS": os.environ.get("VLLM_PLUGINS"),
         "vllm": f"{vllm.version} ({vllm.build})" if vllm else None,
     }
 
@@ -138,7 +191,7 @@ def choose(
         reason = f"VA_REQUIRE_DEVICE is {settings.require_device}, and no adapter here serves it"
     elif not records:
         reason = "no adapter is installed"
-    shape, platform = _shape(won, settings) if won else (None, None)
+    shape, platform = _shape(won, settings, build) if won else (None, None)
     return Selection(
         adapter=won.name if won else None,
         reason=reason,
@@ -184,9 +237,12 @@ def _family(record: AdapterRecord) -> str | None:
     return "rocm" if kind == "cuda" and amd else kind
 
 
-def _shape(record: AdapterRecord, settings: Settings) -> tuple[str, str]:
-    name = _NATIVE.get(_family(record) or "")
-    if name is None or settings.shape == "generic":
+def _shape(record: AdapterRecord, settings: Settings, build: str | None) -> tuple[str, str]:
+    family = _family(record)
+    name = _NATIVE.get(family or "")
+    # vLLM's own CPU platform calls kernels that only a build for the CPU has.
+    is_foreign_build = family == "cpu" and build not in (None, "cpu")
+    if name is None or is_foreign_build or settings.shape == "generic":
         return "generic", f"{PLATFORMS}.{GENERIC}"
     return "native", f"{PLATFORMS}.{name}"
 
@@ -254,7 +310,8 @@ def _alone(record: AdapterRecord, settings: Settings, build: str | None) -> str:
     reason = f"{record.name} is the only adapter that can serve vLLM here"
     if _family(record) == "cpu" and build not in (None, "cpu"):
         named = record.name in settings.adapters.allowed
-        return f"{reason}, by {'VA_ADAPTERS' if named else 'VA_FALLBACK=allow'}"
+        by = "VA_ADAPTERS" if named else "VA_FALLBACK=allow"
+        return f"{reason}, by {by}; in the generic shape, since this vLLM is a build for {build}"
     return reason
 
 

@@ -2,10 +2,13 @@
 
 Signatures are read from vLLM's source: platforms of other devices cannot be imported here, and
 reading them cannot hurt. Annotations are left out, since they change without changing a call.
+There is one snapshot for each release that was tried: what differs between those, an era of the
+bridge handles. `must` are the methods that a class of vLLM's leaves to those who derive from it.
 
-    python -m vllm_adapter.broker.vllm_drift FILE
+    python -m vllm_adapter.broker.vllm_drift FILE [FOLDER]
 
-writes FILE anew, with the names that it has, for the vLLM that is installed.
+writes FILE anew, with the names that it has, for the vLLM that is installed, or for one whose
+wheel was unpacked into FOLDER.
 """
 
 from __future__ import annotations
@@ -61,7 +64,9 @@ def compare(vllm: VllmInstall, folder: Path = SNAPSHOTS) -> ApiComparison:
     checked = 0
     for owner, methods in snapshot["signatures"].items():
         found = signatures_in(vllm.folder, owner)
-        for method, was in methods.items():
+        known: list[str] | None = snapshot["must"].get(owner)
+        left = () if known is None else left_open(vllm.folder, owner) - set(known)
+        for method, was in {**dict.fromkeys(sorted(left)), **methods}.items():
             checked += 1
             now, line = found.get(method, (None, None))
             if now != was:
@@ -77,6 +82,22 @@ def compare(vllm: VllmInstall, folder: Path = SNAPSHOTS) -> ApiComparison:
     )
 
 
+def snapshots(folder: Path = SNAPSHOTS) -> list[tuple[tuple[int, int], Path]]:
+    """The minor releases that there is a snapshot of, and its file, oldest first.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = sorted(
+        ((int(match[1]), int(match[2])), file)
+        for file in folder.glob("signatures-*.json")
+        if (match := _SNAPSHOT.fullmatch(file.name))
+    )
+    if not found:
+        raise InputError(f"{folder} holds no signatures-*.json", hint="reinstall the package")
+    return found
+
+
 def update_snapshot(file: Path, vllm: VllmInstall) -> None:
     """Writes a snapshot anew: its names, and what the installed vLLM has for them.
 
@@ -88,20 +109,14 @@ def update_snapshot(file: Path, vllm: VllmInstall) -> None:
     for owner, methods in sorted(old["signatures"].items()):
         found = signatures_in(vllm.folder, owner)
         signatures[owner] = {name: found.get(name, (None, 0))[0] for name in sorted(methods)}
-    content: dict[str, Any] = {"vllm": vllm.version, "signatures": signatures}
+    must = {owner: sorted(left_open(vllm.folder, owner)) for owner in sorted(old["must"])}
+    content: dict[str, Any] = {"vllm": vllm.version, "must": must, "signatures": signatures}
     write_atomic(file, json.dumps(content, indent=2) + "\n")
 
 
 def _nearest(version: str | None, folder: Path) -> Path:
     """The snapshot of this release, else of the newest before it, else of the oldest."""
-    found = sorted(
-        ((int(match[1]), int(match[2])), file)
-        for file in folder.glob("signatures-*.json")
-        if (match := _SNAPSHOT.fullmatch(file.name))
-    )
-    if not found:
-        raise InputError(f"{folder} holds no signatures-*.json", hint="reinstall the package")
-    minor = _minor(version)
+    found, minor = snapshots(folder), _minor(version)
     older = [file for number, file in found if minor is None or number <= minor]
     return older[-1] if older else found[0][1]
 
@@ -113,16 +128,37 @@ def _minor(version: str | None) -> tuple[int, int] | None:
 
 def signatures_in(folder: Path, owner: str) -> Mapping[str, tuple[str, int]]:
     """Name -> signature and line of a class's own functions, or of a module's: `file.py:Class`."""
+    return dict(_functions(_body(folder, owner)))
+
+
+def left_open(folder: Path, owner: str) -> set[str]:
+    """Names of a class's functions that are abstract, or raise NotImplementedError and no more."""
+    return {
+        node.name
+        for node in _body(folder, owner)
+        if isinstance(node, ast.FunctionDef)
+        and (
+            any(isinstance(n, ast.Name) and n.id == "abstractmethod" for n in node.decorator_list)
+            or (isinstance(node.body[-1], ast.Raise) and _is_not_implemented(node.body))
+        )
+    }
+
+
+def _is_not_implemented(body: list[ast.stmt]) -> bool:
+    code = [stmt for stmt in body if not isinstance(stmt, ast.Expr)]
+    return len(code) == 1 and "NotImplementedError" in ast.unparse(code[0])
+
+
+def _body(folder: Path, owner: str) -> list[ast.stmt]:
     path, _, name = owner.partition(":")
     try:
         tree = ast.parse((folder / path).read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
-        return {}
-    body: list[ast.stmt] = tree.body
-    if name:
-        classes = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
-        body = next((n.body for n in classes), [])
-    return dict(_functions(body))
+        return []
+    if not name:
+        return tree.body
+    classes = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
+    return next((n.body for n in classes), [])
 
 
 def _functions(body: list[ast.stmt]) -> Iterator[tuple[str, tuple[str, int]]]:
@@ -138,10 +174,23 @@ def _functions(body: list[ast.stmt]) -> Iterator[tuple[str, tuple[str, int]]]:
 
 def main() -> None:
     """Renews the snapshot that the command line names."""
-    vllm = find_vllm()
-    if vllm is None or len(sys.argv) != 2:
-        raise SystemExit("usage: python -m vllm_adapter.broker.vllm_drift FILE, beside vLLM")
-    update_snapshot(Path(sys.argv[1]), vllm)
+    match sys.argv[1:]:
+        case [file]:
+            vllm = find_vllm()
+        case [file, folder]:
+            vllm = VllmInstall(Path(folder, "vllm"), None, _unpacked_version(Path(folder)))
+        case _:
+            vllm = None
+    if vllm is None or vllm.version is None:
+        raise SystemExit("usage: python -m vllm_adapter.broker.vllm_drift FILE [FOLDER]")
+    update_snapshot(Path(file), vllm)
+
+
+def _unpacked_version(folder: Path) -> str | None:
+    """The version of a wheel that was unpacked into a folder."""
+    found = next(iter(sorted(folder.glob("vllm*.dist-info/METADATA"))), None)
+    line = found and re.search(r"^Version: (\S+)", found.read_text("utf-8"), re.MULTILINE)
+    return line[1] if line else None
 
 
 if __name__ == "__main__":

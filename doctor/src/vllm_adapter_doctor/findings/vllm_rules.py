@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vllm_adapter.broker.plugin import NAME
+from vllm_adapter.broker.foreign import NAME
 from vllm_adapter.broker.selection import Selection
 from vllm_adapter.broker.vllm_drift import ApiComparison
 from vllm_adapter.broker.vllm_install import VllmInstall
@@ -26,6 +26,7 @@ class VllmInspection:
     replay: Mapping[str, Any]
     comparison: ApiComparison
     required: str | None = None
+    named: tuple[str, ...] = ()
 
     def plugins(self, group: str) -> list[Mapping[str, Any]]:
         """The installed entry points of a group."""
@@ -61,7 +62,7 @@ def _name_trap(seen: VllmInspection) -> Iterator[Finding]:
     if seen.vllm.lacks_distribution:
         name = seen.vllm.distribution or "no distribution"
         said = Evidence(f"{seen.vllm.folder} belongs to {name}", "installed metadata")
-        yield _finding("VA5003", Severity.WARNING, [said])
+        yield _finding("VA5003", Severity.NOTE, [said])
 
 
 def _swallowed(seen: VllmInspection) -> Iterator[Finding]:
@@ -80,11 +81,19 @@ def _swallowed(seen: VllmInspection) -> Iterator[Finding]:
 
 
 def _two_platforms(seen: VllmInspection) -> Iterator[Finding]:
+    # Ours steps aside for one of another project; two of those are two too many.
     active = [plugin for plugin in seen.plugins(PLATFORMS) if plugin.get("returned")]
     if len(active) > 1:
         others = " or ".join(plugin["name"] for plugin in active if plugin["name"] != NAME)
         said = [Evidence(f"{p['name']} gives {p['returned']}", p["value"]) for p in active]
         yield _finding("VA5005", Severity.ERROR, said, others=others)
+
+
+def _named(seen: VllmInspection) -> Iterator[Finding]:
+    if seen.named and seen.selection.platform is None:
+        named = " and ".join(seen.named)
+        said = Evidence(f"VA_ADAPTERS names {named}", "environment")
+        yield _finding("VA5014", Severity.ERROR, [said], reason=seen.selection.reason)
 
 
 def _left_out(seen: VllmInspection) -> Iterator[Finding]:
@@ -133,8 +142,13 @@ def _not_used(seen: VllmInspection) -> Iterator[Finding]:
             for one in usable
         ]
         tied = selection.tied[0] if selection.tied else ""
-        setting = "" if tied else "VA_ADAPTERS=NAME"
-        places = {"reason": selection.reason, "tied": tied, "setting": setting}
+        is_open = not tied and selection.adapter is None
+        places = {
+            "reason": selection.reason,
+            "tied": tied,
+            "setting": "VA_ADAPTERS=NAME" if is_open else "",
+            "chosen": selection.adapter or "",
+        }
         yield _finding("VA5013", Severity.WARNING, said, **places)
 
 
@@ -155,6 +169,7 @@ _RULES: Final[tuple[Callable[[VllmInspection], Iterator[Finding]], ...]] = (
     _replay_died,
     _unresolved,
     _required,
+    _named,
     _two_platforms,
     _left_out,
     _swallowed,

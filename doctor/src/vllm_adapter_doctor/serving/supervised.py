@@ -1,7 +1,8 @@
 """Runs a server as a child process, as if it were this process, and can end it for a reason.
 
-Signals go on to the server, and its exit code is ours. Where `end` is called, the server is
-terminated, then killed, and the exit code is 1.
+Signals go on to the server, and its exit code is ours. A server that has not ended
+`after_signal_s` seconds after SIGTERM or SIGINT, as one may that waits for a client, is killed.
+Where `end` is called, the server is terminated, after `grace_s` killed, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
@@ -25,6 +26,7 @@ _PASSED_ON: Final = tuple(
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 )
+_ENDING: Final = frozenset((signal.SIGTERM, signal.SIGINT))
 _PR_SET_PDEATHSIG: Final = 1
 """# upstream: linux include/uapi/linux/prctl.h"""
 
@@ -33,15 +35,24 @@ class SupervisedServer:
     """One server. Make it and call `run` in the main thread; `end` may come from another."""
 
     def __init__(
-        self, command: Sequence[str], environ: Mapping[str, str], *, grace_s: float = GRACE_S
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        grace_s: float = GRACE_S,
+        after_signal_s: float | None = None,
+        say: Callable[[str], None] = print,
     ) -> None:
         self._command = list(command)
         self._environ = dict(environ)
-        self._grace_s = grace_s
+        self._grace_s, self._after_signal_s = grace_s, after_signal_s
         self._process: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
         self._over = threading.Event()
         self._ended_for: str | None = None
+        self._killed_after: int | None = None
+        self._say = say
+        self._started = threading.Event()
         self.signalled = False
 
     @property
@@ -72,15 +83,19 @@ class SupervisedServer:
         )
         for number in self._early:
             self._process.send_signal(number)
+        self._started.set()
         threading.Thread(target=self._reap, name="vllm-adapter-server", daemon=True).start()
 
     def wait(self) -> int:
-        """Waits for the end: the server's exit code, 128 and its signal, or 1 after `end`."""
+        """Waits for the end: the server's exit code, 128 and the signal that ended it (ours where
+        it had to be killed after that), or 1 after `end`."""
         self._over.wait()
         assert self._process is not None
         if self._ended_for is not None:
             return 1
         code = self._process.returncode
+        if self._killed_after is not None:
+            return 128 + self._killed_after
         return code if code >= 0 else 128 - code
 
     def end(self, reason: str) -> None:
@@ -89,10 +104,15 @@ class SupervisedServer:
         self._ended_for = reason
         self._process.send_signal(signal.SIGTERM)
         if not self._over.wait(self._grace_s):
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            if not self._over.wait(_KILLED_S):
-                self._over.set()
+            self._kill()
+
+    def _kill(self) -> None:
+        """Kills the server and the children of its group."""
+        assert self._process is not None
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if not self._over.wait(_KILLED_S):
+            self._over.set()
 
     def _reap(self) -> None:
         assert self._process is not None
@@ -101,11 +121,25 @@ class SupervisedServer:
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         del frame
+        first = number in _ENDING and not self.signalled and self._after_signal_s is not None
         self.signalled = True
         if self._process is None:
             self._early.append(number)
         else:
             self._process.send_signal(number)
+        if first:
+            threading.Thread(target=self._end_late, args=(number,), daemon=True).start()
+
+    def _end_late(self, number: int) -> None:
+        seconds = self._after_signal_s
+        assert seconds is not None
+        self._started.wait()
+        if self._over.wait(seconds):
+            return
+        name = signal.Signals(number).name
+        self._say(f"the server had not ended {seconds:g} s after {name}: it is killed")
+        self._killed_after = number
+        self._kill()
 
 
 def _end_with_parent() -> Any:

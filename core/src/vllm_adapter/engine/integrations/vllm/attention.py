@@ -26,6 +26,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 from vllm.v1.kv_cache_interface import AttentionSpec
 
 from vllm_adapter.engine.integrations.vllm import policy, release_differences
+from vllm_adapter.engine.integrations.vllm.eras import CacheGeometry
 from vllm_adapter.engine.integrations.vllm.select import (
     DECODER,
     NAME,
@@ -215,7 +216,7 @@ class PortableImpl(AttentionImpl[PortableMetadata]):
         return both[..., : self.head_size], both[..., self.head_size :]
 
 
-class PortableBackend(AttentionBackend):
+class PortableBackend(CacheGeometry, AttentionBackend):
     """What vLLM asks about our attention."""
 
     forward_includes_kv_cache_update = False

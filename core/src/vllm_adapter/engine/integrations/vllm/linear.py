@@ -12,6 +12,7 @@ from vllm_adapter.engine.integrations.vllm import policy
 from vllm_adapter.engine.integrations.vllm.replaced import replace as put
 from vllm_adapter.engine.integrations.vllm.replaced import subclass
 from vllm_adapter.engine.ops.bind import Binding
+from vllm_adapter.errors import UnsupportedCase
 
 CLASSES = (
     theirs.ReplicatedLinear,
@@ -60,8 +61,24 @@ def _init_of(base: Any) -> Any:
         # Another method (a quantised one, LoRA's) has weights of its own form.
         if type(self.quant_method) is theirs.UnquantizedLinearMethod:
             _adopt(self)
+        else:
+            leave_quantised(self)
 
     return __init__
+
+
+def leave_quantised(layer: Any) -> None:
+    """Leaves a layer whose weights have scales to vLLM, and says so.
+
+    Raises:
+        UnsupportedCase: VA_FALLBACK=error.
+    """
+    how = type(getattr(layer.quant_method, "scheme", None) or layer.quant_method).__name__
+    refused = UnsupportedCase(
+        f"the weights of a layer are quantised ({how}), and linear takes no scales",
+        hint="VA_FALLBACK=warn leaves it to vLLM",
+    )
+    policy.report_fallback("linear", refused)
 
 
 def _adopt(layer: Any) -> None:

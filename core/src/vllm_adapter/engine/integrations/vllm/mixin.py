@@ -92,6 +92,8 @@ class PortableMixin(_Platform):
                 ),
             )
         super().check_and_update_config(vllm_config)
+        if chosen is not None:
+            release_differences.add_to_compile_key(vllm_config, policy.fingerprint(chosen))
         if chosen is not None and chosen.compiler is not None:
             theirs = super().get_compile_backend()
             _compile_with(chosen.compiler, vllm_config.compilation_config, theirs)

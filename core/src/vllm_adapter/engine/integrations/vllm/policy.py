@@ -3,22 +3,30 @@
 Under VA_FALLBACK=warn and allow, vLLM's own kernel is what runs where nothing binds: core's
 portable code is no candidate (it would be slower than what it replaces), unless VA_OPS names
 it. Under `error` what does not bind is refused.
+
+In the native shape an adapter that has measured its operators against vLLM's own kernels
+(`vllm.relative_speed` of its descriptor) replaces those alone that were not slower, unless VA_OPS
+names an operator or the policy is `error`: what was asked for runs, and what it costs is said.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 import logging
 from dataclasses import dataclass
 from typing import Final
 
+import importlib_metadata
 import torch
 
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.operators import OPERATORS
-from vllm_adapter.contract.resolve import candidates
+from vllm_adapter.contract.resolve import GENERIC, RANKS, candidates
 from vllm_adapter.discovery.records import AdapterRecord
+from vllm_adapter.engine.integrations.vllm import who_runs
 from vllm_adapter.engine.integrations.vllm.counters import counted
 from vllm_adapter.engine.ops.bind import Binding, bind
 from vllm_adapter.engine.ops.providers import PROVIDERS
@@ -79,9 +87,14 @@ def concerns(op: str) -> bool:
         return False
     if chosen.settings.fallback is Fallback.ERROR:
         return True
+    if measured_slower(op) is not None:
+        return False
     serving = PROVIDERS.serving(chosen.device)
     found = candidates(op, serving, chosen.settings, chosen.device)
-    return any(c.rank != "generic" and c.entry.declares for c in found)
+    declared = any(c.rank != "generic" and c.entry.declares for c in found)
+    if not declared:
+        who_runs.note(op, who_runs.VLLM, f"no adapter in use declares {op}")
+    return declared
 
 
 def require_adapter_kernel(op: str, facts: Facts, owner: object = None) -> Binding:
@@ -92,10 +105,51 @@ def require_adapter_kernel(op: str, facts: Facts, owner: object = None) -> Bindi
     """
     chosen = _in_use
     assert chosen is not None, "asked for only where operators.register has run"
+    slower = measured_slower(op)
+    if slower is not None:
+        way = f"VA_OPS={op}:{chosen.record.name} takes it all the same"
+        raise UnsupportedCase(slower, hint=way)
     settings = chosen.settings
     if chosen.has_vllms or op not in _WITHOUT_CLASS:
         settings = dataclasses.replace(settings, fallback=Fallback.ERROR)
-    return bind(OpCase.of(op, chosen.device, facts), settings, owner=owner)
+    binding = bind(OpCase.of(op, chosen.device, facts), settings, owner=owner)
+    for pick in dict.fromkeys(binding.picks.values()):
+        provider = who_runs.CORE if pick.provider == GENERIC else pick.provider
+        who_runs.note(op, provider, RANKS[pick.rank])
+    return binding
+
+
+def measured_slower(op: str) -> str | None:
+    """Why vLLM's own kernel stays though the adapter has the operator; None where it may go."""
+    chosen = _in_use
+    if chosen is None or not chosen.has_vllms:
+        return None
+    if chosen.settings.fallback is Fallback.ERROR or op in chosen.settings.ops:
+        return None
+    return _slower(chosen, op)
+
+
+def _slower(chosen: ActiveAdapter, op: str) -> str | None:
+    speeds = chosen.capability.vllm.relative_speed
+    if speeds is None:
+        return None
+    speed = speeds.get(op)
+    if speed is None:
+        return f"{chosen.record.name}'s {op} was not measured against vLLM's own kernel"
+    if speed >= 1:
+        return None
+    return f"with {chosen.record.name}'s {op} decoding reaches {speed:g} of plain vLLM's speed"
+
+
+def costs() -> list[str]:
+    """One sentence for each operator that was asked for and is slower, or was not measured."""
+    chosen = _in_use
+    if chosen is None or not chosen.has_vllms:
+        return []
+    asked = OPERATORS if chosen.settings.fallback is Fallback.ERROR else chosen.settings.ops
+    why = "VA_FALLBACK=error" if asked is OPERATORS else "VA_OPS"
+    declared = [op for op in asked if op in chosen.capability.operators]
+    return [f"{found}, and {why} asks for it" for op in declared if (found := _slower(chosen, op))]
 
 
 def bound(op: str, facts: Facts) -> Binding | None:
@@ -120,6 +174,7 @@ def report_fallback(op: str, refused: UnsupportedCase) -> None:
     chosen = _in_use
     if chosen is None or chosen.settings.fallback is Fallback.ERROR:
         raise refused
+    who_runs.note(op, who_runs.VLLM, refused.message)
     if (op, refused.message) in _said:
         return
     _said.add((op, refused.message))
@@ -130,6 +185,20 @@ def report_fallback(op: str, refused: UnsupportedCase) -> None:
 _said: Final[set[tuple[str, str]]] = set()
 on_reset(_said.clear)
 on_reset(lambda: use(None))
+
+
+def fingerprint(chosen: ActiveAdapter) -> str:
+    """What decides who runs an operator: a graph that was compiled under another is another."""
+    settings = chosen.settings
+    facts = {
+        "adapter": [chosen.record.name, chosen.record.version, chosen.device, chosen.shape],
+        "capability": chosen.capability.raw,
+        "fallback": settings.fallback.value,
+        "library": str(settings.library),
+        "ops": dict(settings.ops),
+        "core": importlib_metadata.version("vllm-adapter-core"),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def run_of(binding: Binding) -> Fn:

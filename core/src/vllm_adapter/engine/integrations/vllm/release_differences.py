@@ -64,6 +64,32 @@ def has_experts(model_config: Any) -> bool:
     return bool(getattr(model_config, "is_moe", False))
 
 
+class _BothKeys:
+    """A user's own object for vLLM's `additional_config`, with our part of the key beside."""
+
+    def __init__(self, theirs: Any, ours: str) -> None:
+        self._theirs, self._ours = theirs, ours
+
+    def compute_hash(self) -> str:
+        """Changes with either."""
+        return f"{self._theirs.compute_hash()}-{self._ours}"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._theirs, name)
+
+
+def add_to_compile_key(vllm_config: Any, fingerprint: str) -> None:
+    """Has vLLM keep graphs that were compiled with other operators of ours apart.
+
+    # upstream: vllm@0.32 config/vllm.py:549, compilation/backends.py:1041, caching.py:581
+    """
+    given = vllm_config.additional_config
+    if given is None or isinstance(given, dict):
+        vllm_config.additional_config = {**(given or {}), "vllm_adapter": fingerprint}
+    elif not isinstance(given, _BothKeys):
+        vllm_config.additional_config = _BothKeys(given, fingerprint)
+
+
 def registries() -> list[ModuleType]:
     """The modules that have a CustomOp with a table of replacements of its own."""
     names = ("vllm.model_executor.custom_op", "vllm.model_executor.hw_agnostic.custom_op")

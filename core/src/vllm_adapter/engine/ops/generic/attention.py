@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from vllm_adapter.engine.ops.step import Step
 
 VECTOR_BYTES: Final = 16
+QUERIES: Final = 512
+"""Where a mask is needed, so many queries of a sequence are attended at a time: the mask, and the
+scores where they are bounded, are of this many rows however long the prompt is."""
 Lengths = tuple[tuple[int, ...], tuple[int, ...]]
 """New tokens and context of each sequence, on the host."""
 
@@ -172,7 +175,19 @@ def _attend(
     length, context = query.shape[0], keys.shape[0]
     is_square = length == context
     mask = None
-    if window or (causal and length > 1 and (soft_cap or not is_square)):
+    is_masked = window or (causal and length > 1 and (soft_cap or not is_square))
+    if is_masked and causal and length > QUERIES:
+        out = torch.empty_like(query)
+        for begin in range(0, length, QUERIES):
+            rows = query[begin : begin + QUERIES]
+            last = context - length + begin + rows.shape[0]
+            first = max(0, last - rows.shape[0] - window + 1) if window else 0
+            seen = slice(first, last)
+            out[begin : begin + QUERIES] = _attend(
+                rows, keys[seen], values[seen], scale, causal, window, soft_cap
+            )
+        return out
+    if is_masked:
         places = torch.arange(context, device=query.device)
         before = places[context - length :, None] - places
         mask = before >= 0 if causal else torch.ones_like(before, dtype=torch.bool)

@@ -31,6 +31,7 @@ class Copies:
         return {
             aten._copy_from.default: self.copy,
             aten._copy_from_and_resize.default: self._copy_and_resize,
+            aten._to_copy.default: _to_copy,
             aten._local_scalar_dense.default: self._item,
         }
 
@@ -199,6 +200,33 @@ class Copies:
 
     def _item(self, tensor: torch.Tensor) -> Any:
         return self.to_host(tensor).item()
+
+
+def _to_copy(
+    tensor: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """What `to` does; torch's own pins memory for a copy to the host that is not waited for.
+
+    We have no pinned memory, and a copy to the host is waited for anyway.
+
+    # upstream: pytorch@2.13 aten/src/ATen/native/TensorConversions.cpp:340 (pin_out)
+    """
+    made = torch.empty_like(
+        tensor,
+        dtype=dtype or tensor.dtype,
+        layout=layout or tensor.layout,
+        device=device or tensor.device,
+        pin_memory=pin_memory or False,
+        memory_format=memory_format or torch.preserve_format,
+    )
+    return made.copy_(tensor, non_blocking=non_blocking)
 
 
 def _overlap(source: torch.Tensor, target: torch.Tensor) -> bool:

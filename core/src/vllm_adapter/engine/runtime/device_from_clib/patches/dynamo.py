@@ -6,16 +6,23 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from vllm_adapter.engine.runtime.device_from_clib.backend import Backend
+
+_PACKAGE: Final = "vllm_adapter.engine.runtime.device_from_clib"
 
 
 def apply(backend: Backend, module: ModuleType) -> None:
     """Registers it. Inductor has no code generator for the device: a compiled model needs a
     backend of its own, a callable."""
+    from torch._dynamo import trace_rules
     from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 
+    # Guards ask torch.accelerator, which is ours, for the stream while frames are being compiled:
+    # as dynamo leaves torch's own function alone, it leaves this package.
+    # upstream: pytorch@2.13 torch/_dynamo/utils.py:5503, guards.py:1668
+    trace_rules.add(_PACKAGE)
     streams = backend.streams
 
     def exchange(index: int) -> int:
