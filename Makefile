@@ -58,16 +58,17 @@ test-fast: .venv/.dev
 	@$(V) -m pytest tests/static -m "not slow" -n 2 --dist worksteal --hypothesis-profile fast
 
 # Real vLLM in an environment of its own: about 3.5 GB.
-.venv-vllm/.stamp: scripts/make_vllm_env $(addsuffix /pyproject.toml,schemas vendors core doctor conformance adapters/cpu)
+.venv-vllm/.stamp: scripts/make_vllm_env $(addsuffix /pyproject.toml,schemas vendors core doctor conformance adapters/cpu adapters/sim)
 	@echo "installing vLLM for this CPU (once)"
 	@scripts/make_vllm_env
 
 test-vllm: .venv-vllm/.stamp
 	@.venv-vllm/bin/python -m pytest tests/vllm
 
-# The broker, the classes of all devices, and one engine each that generates, embeds and is refused.
+# The broker, the classes of all devices, an engine each that generates, embeds and is refused, and the
+# generic shape on the simulated device.
 test-vllm-quick: .venv-vllm/.stamp
-	@.venv-vllm/bin/python -m pytest -n 2 tests/vllm -k "broker or native_shape or llama or sentences or linear"
+	@.venv-vllm/bin/python -m pytest -n 2 tests/vllm -k "broker or native_shape or llama or sentences or linear or (in_process and sim)"
 
 lint: .venv/.dev
 	@scripts/lint

@@ -21,7 +21,12 @@ pytestmark = pytest.mark.device
 
 K, A = "vllm_adapter_mutants.kernels:", "vllm_adapter_mutants.attention:"
 M = "vllm_adapter_mutants.models:"
+Q = "vllm_adapter_mutants.quantized:"
 FLOAT32 = {"dtypes": ["float32"]}
+
+
+def fewer_bits(run):
+    return {"quantized_linear": {"run": Q + run}}, "L2.quantized_linear.correct", "budget"
 
 
 def attention(run, plan=None, **entry):
@@ -75,6 +80,13 @@ ZOO = {
         "data-dependent",
     ),
     "adds_in_dtype": ({"linear": {"run": f"{K}adds_in_dtype"}}, "L2.linear.correct", "budget"),
+    **{
+        name: fewer_bits(name)
+        for name in (
+            *("bias_left_out", "halves_swapped", "zero_ignored", "one_scale"),
+            *("last_group_of_rows", "one_row_scale", "other_flavour"),
+        )
+    },
     "bias": ({"linear": {"run": f"{K}bias_forgotten"}}, "L2.linear.correct", "budget"),
     "rotary_style": (
         {"rotary_embedding": {"run": f"{K}neighbours_rotated"}},

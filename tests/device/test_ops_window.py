@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from hypothesis import example, given
@@ -77,6 +79,28 @@ def test_paged_attention_reads_what_its_queries_see_and_no_more(
     close(generic.paged_attention(query, *options, None), want)
     planned = generic.plan_paged_attention(step, None)
     close(generic.paged_attention(query, *options, planned), want)
+
+
+@pytest.mark.parametrize("window", [0, 1, 7, 50])
+@pytest.mark.parametrize("soft_cap", [0.0, 3.0])
+def test_queries_that_are_attended_a_few_at_a_time_see_the_same(monkeypatch, window, soft_cap):
+    torch.manual_seed(0)
+    step, query, caches, rows = batch([(20, 20), (9, 40), (13, 14), (1, 33)], 16, window)
+    options = (*caches, *tables(step), SCALE, window, soft_cap, None)
+    want = attended(query, caches, rows, soft_cap)
+    module = sys.modules[generic.paged_attention.__module__]
+    shapes = []
+    theirs = module._softmax_of_scores
+    monkeypatch.setattr(module, "QUERIES", 4)
+    monkeypatch.setattr(
+        module,
+        "_softmax_of_scores",
+        lambda *given, **named: shapes.append(given[0].shape) or theirs(*given, **named),
+    )
+    close(generic.paged_attention(query, *options), want)
+    most = max(shape[2] for shape in shapes)
+    # Without a window and a cap torch's own causal attention takes a whole prompt, unmasked.
+    assert most == (20 if not (window or soft_cap) else 4)
 
 
 @given(

@@ -165,6 +165,25 @@ def test_what_has_one_dimension_or_none(backend, dtype):
     assert not backend.coverage.counts()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_scores_over_a_vocabulary(backend, dtype):
+    x = draw((3, 4, 50), torch.float32, 9).flatten().argsort().view(3, 4, 50).to(dtype)  # no ties
+    x[0, 0, 7] = float("-inf")
+    mine = x.to("sim:0")
+    for d in (0, 2, -1):
+        close = {"rtol": 1e-3, "atol": 1e-3} if dtype == torch.float16 else {}
+        torch.testing.assert_close(mine.log_softmax(d).cpu(), x.log_softmax(d), **close)
+    for k, d in ((1, 0), (2, 0), (2, 1), (32, 2), (5, -1)):
+        same(mine.topk(k, d), x.topk(k, d))
+    assert not backend.coverage.counts()
+    few = torch.full((2, 9), float("-inf"))
+    few[:, 4] = 1.0
+    values, places = few.to("sim:0").topk(3)  # more than are finite: the host tells them apart
+    assert values[:, 0].tolist() == [1.0, 1.0]
+    assert all(len(set(row)) == 3 for row in places.tolist())
+    assert backend.coverage.counts() == {"aten::topk.values": 1}
+
+
 MOVES = {
     "rows": lambda x, i: x[i],
     "columns": lambda x, i: x[:, i % 4],

@@ -141,5 +141,11 @@ def test_a_fault_ends_in_one_status_or_is_mended(program, fault, what):
     succeeds(run(program("faults", "address"), what, SIM_FAULT=fault))
 
 
+def test_chances_are_counted_from_the_moment_that_a_file_is_there(program, tmp_path):
+    faults, later = program("faults", "address"), str(tmp_path / "later")
+    succeeds(run(faults, "mended", SIM_FAULT="oom@1,lost@1,launch@1", SIM_FAULT_FROM=later))
+    succeeds(run(faults, "oom", SIM_FAULT="oom@1", SIM_FAULT_FROM=str(tmp_path)))
+
+
 def test_a_latency_that_is_no_number_is_told(program):
     succeeds(run(program("faults", "address"), "amiss", SIM_LATENCY_US="soon"))

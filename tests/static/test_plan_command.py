@@ -101,6 +101,9 @@ def test_vllm_args_are_flags_and_nothing_else(capsys, model):
     code, out, _ = run(capsys, "plan", model(LLAMA3_8B), "--device-profile", "h200", "--vllm-args")
     assert code == 0
     assert out.startswith("--max-model-len 8192 --dtype bfloat16 ") and out.count("\n") == 1
+    words = ("--device-profile", "t4", "--vllm-args")
+    code, out, err = run(capsys, "plan", model(LLAMA3_70B), *words)
+    assert (code, out) == (1, "") and "does not fit" in err, "flags of what fits, or none"
 
 
 def test_the_same_facts_give_the_same_line(capsys, model):

@@ -99,24 +99,29 @@ def all_operators(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def run_engine(vllm_environ, all_operators, tmp_path_factory):
-    """run_engine(model, prompts, tokens, environ, **engine) -> Ran.
+    """run_engine(model, prompts, tokens, environ, **engine) -> Ran; `more` goes into the spec.
 
-    With all operators of the adapter, unless the environment names another descriptor, or none.
+    With all operators of the CPU adapter, unless the environment names another descriptor, none,
+    or another adapter.
     """
 
-    def run(model, prompts, tokens, environ, **engine):
+    def run(model, prompts, tokens, environ, more=None, **engine):
         folder = tmp_path_factory.mktemp("run")
         spec = {
             "model": str(model),
             "prompts": prompts,
             "tokens": tokens,
-            "engine": {**ENGINE, **engine},
+            "engine": {k: v for k, v in {**ENGINE, **engine}.items() if v is not None},
+            **(more or {}),
         }
         (folder / "spec.json").write_text(json.dumps(spec))
         out = folder / "result.json"
+        descriptor = {"VA_CAPABILITY": str(all_operators)}
+        if environ.get("VA_ADAPTERS", "cpu") != "cpu":
+            descriptor = {}
         done = subprocess.run(
             [sys.executable, str(HERE / "engine.py"), str(folder / "spec.json"), str(out)],
-            env={**vllm_environ, "VA_CAPABILITY": str(all_operators), **environ},
+            env={**vllm_environ, **descriptor, **environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -1,12 +1,14 @@
 /* SIM_FAULT=KIND@N[,KIND@N...]: the N-th chance (from 1) of that kind strikes; with KIND@N+ all
  * after it too, with KIND@N/M each M-th after it. Kinds: oom (an allocation), lost (any queued work), launch (a kernel), corrupt (a copy
- * over the link). slow:MS lets every copy over the link take that long. SIM_LATENCY_US: how long
- * after it was queued work begins at the earliest. */
+ * over the link). slow:MS lets every copy over the link take that long. SIM_FAULT_FROM=FILE: chances
+ * are counted from the moment that there is such a file. SIM_LATENCY_US: how long after it was queued
+ * work begins at the earliest. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "sim.h"
 
@@ -18,6 +20,7 @@ static struct {
   int64_t seen;
 } plan[SIM_FAULTS];
 static int64_t slow_ms, latency_us = 30;
+static const char *from; /* a file that is not there yet; NULL: count */
 static char amiss[160];
 static int lost[SIM_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -60,6 +63,8 @@ static void read_plan(void) {
       snprintf(amiss, sizeof amiss, "SIM_LATENCY_US is %.40s; write microseconds, such as 30",
                latency);
   }
+  from = getenv("SIM_FAULT_FROM");
+  if (from && !*from) from = NULL;
   while (text && *text) {
     size_t length = strcspn(text, ",");
     if (!read_fault(text, length))
@@ -79,7 +84,8 @@ va_status sim_fault_plan(void) {
 int sim_due(sim_fault fault) {
   if (!plan[fault].at) return 0;
   pthread_mutex_lock(&lock);
-  int64_t seen = ++plan[fault].seen;
+  if (from && !access(from, F_OK)) from = NULL;
+  int64_t seen = from ? 0 : ++plan[fault].seen;
   pthread_mutex_unlock(&lock);
   int64_t after = seen - plan[fault].at;
   return after == 0 || (after > 0 && plan[fault].every && after % plan[fault].every == 0);

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vllm_adapter.engine.ops import generic
     from vllm_adapter.engine.ops.implementation import implementation
     from vllm_adapter.engine.ops.step import Step, make_step
+    from vllm_adapter.engine.ops.tuning import TuneCase, tuned
     from vllm_adapter.engine.runner.generator import Generator, Request
     from vllm_adapter.engine.runner.sampling import SamplingParams
     from vllm_adapter.engine.runtime.base import (
@@ -107,6 +108,7 @@ __all__ = [
     "Severity",
     "Step",
     "Stream",
+    "TuneCase",
     "UnsupportedCase",
     "UnsupportedModel",
     "VllmAdapterError",
@@ -116,6 +118,7 @@ __all__ = [
     "implementation",
     "make_step",
     "open_device",
+    "tuned",
     "unadapt",
 ]
 
@@ -132,6 +135,7 @@ _HOMES = {
     "engine.ops": ("generic",),
     "engine.ops.implementation": ("implementation",),
     "engine.ops.step": ("Step", "make_step"),
+    "engine.ops.tuning": ("TuneCase", "tuned"),
     "engine.runner.generator": ("Generator", "Request"),
     "engine.runner.sampling": ("SamplingParams",),
     "engine.runtime.base": (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
+from vllm_adapter import tuned
 from vllm_adapter_triton.attention_plan import (
     GROUP_FIELDS,
     ITEM_FIELDS,
@@ -74,8 +75,21 @@ class AttentionState:
     is_ready: bool = False
 
 
-def choice_for(dtype: torch.dtype, head_size: int, *, is_long: bool) -> Choice:
-    """The default of the descriptor: tiles of a prefill (`is_long`) or of single tokens."""
+def choice_for(
+    device: torch.device, dtype: torch.dtype, head_size: int, group: int, *, is_long: bool
+) -> Choice:
+    """What was measured for the device, or else the default: tiles of a prefill (`is_long`) or
+    of single tokens. Lengths take no part: a captured graph serves all of them.
+    """
+    default = default_choice(dtype, head_size, is_long=is_long)
+    sizes = {"head_size": head_size, "gqa_ratio": group, "prefill": int(is_long)}
+    found = tuned("paged_attention", device, dtype, sizes)
+    known = {name: int(size) for name, size in found.items() if name in Choice.__slots__}
+    return replace(default, **known)
+
+
+def default_choice(dtype: torch.dtype, head_size: int, *, is_long: bool) -> Choice:
+    """The choice for tiles of a prefill (`is_long`) or of single tokens, where none is known."""
     wide = head_size > 128
     if is_long:
         # A split of a long tile writes and reads far more than one of single tokens.
@@ -133,14 +147,16 @@ def _prepare(state: AttentionState) -> None:
     """Plans both kinds of tiles, and brings the work to the device."""
     assert state.heads is not None
     _, group, head_size, _, dtype = state.heads
+    device = state.device
     lengths = np.asarray(state.query_lens)
-    short = choice_for(dtype, head_size, is_long=False)
+    short = choice_for(device, dtype, head_size, group, is_long=False)
+    long = choice_for(device, dtype, head_size, group, is_long=True)
     short_tokens = max(1, max(LEAST_ROWS, short.rows) // group)
     state.launches = [
         _planned(state, indices, choice)
         for indices, choice in (
             (np.flatnonzero((lengths > 0) & (lengths <= short_tokens)), short),
-            (np.flatnonzero(lengths > short_tokens), choice_for(dtype, head_size, is_long=True)),
+            (np.flatnonzero(lengths > short_tokens), long),
         )
         if len(indices)
     ]

@@ -13,7 +13,7 @@ from vllm_adapter.engine.ops.step import make_step
 if TYPE_CHECKING:
     from vllm_adapter.engine.device_process.held import HeldDevice
 
-WEIGHTS: Final[Mapping[str, int]] = {"linear": 1}
+WEIGHTS: Final[Mapping[str, int]] = {"linear": 1, "quantized_linear": 1}
 """Which argument of an operator `prepare_weights` may change."""
 PlainCall = Mapping[str, Any]
 """`op`, `facts`, `args` (host tensors and numbers) and `step` (lengths and blocks, or None)."""

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 MOST_SEQUENCES: Final = 8
 LONGEST_PROMPT: Final = 64
+PREFILLED: Final = (3, 8, 17, 33, 48, 64, 96, 130)
+MIXED: Final = (11, 24, 65)
+"""Tokens of a step that prefills, and of one that decodes too. Libraries keep what they made for a
+shape, up to a limit that minutes do not reach: these few are all met in the first windows, and
+what grows later is no such cache."""
 LONGEST: Final = 256
 """Tokens of a sequence at its end."""
 POOL: Final = 512
@@ -184,7 +189,7 @@ class _Worker:
             new = self._random.randint(1, min(3, max(1, room)))
         mixed = bool(new and self._active and chance < 0.1)
         old = list(self._active) if mixed or not new else []
-        prompts = [self._random.randint(1, LONGEST_PROMPT) for _ in range(new)]
+        prompts = self._prompts(new, len(old)) if new else []
         ends = [self._random.randint(n + 1, LONGEST) for n in prompts]
         fresh = [self.decoder.cache.new_sequence() for _ in prompts]
         sequences = [sequence for sequence, _ in old] + fresh
@@ -211,6 +216,18 @@ class _Worker:
         self.seen.tokens += sum(tokens)
         ended = [pair for pair in self._active if pair[0].length >= pair[1]]
         self._drop(ended)
+
+    def _prompts(self, count: int, decoded: int) -> list[int]:
+        """Lengths of so many prompts, which with the decoded tokens are one of the totals."""
+        totals = [total - decoded for total in (MIXED if decoded else PREFILLED)]
+        fitting = [total for total in totals if count <= total <= count * LONGEST_PROMPT]
+        rest = self._random.choice(fitting)
+        parts: list[int] = []
+        for left in range(count - 1, -1, -1):  # so many come after this one
+            least = max(1, rest - left * LONGEST_PROMPT)
+            parts.append(self._random.randint(least, min(LONGEST_PROMPT, rest - left)))
+            rest -= parts[-1]
+        return parts
 
     def _preempt(self) -> None:
         """The longest sequence makes room, as a server does where the cache is full."""

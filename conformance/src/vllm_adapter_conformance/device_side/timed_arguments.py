@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from vllm_adapter.engine.ops.quantization import quantize_weight
 from vllm_adapter.engine.ops.step import Step, make_step
 
 if TYPE_CHECKING:
@@ -69,10 +70,21 @@ class ArgumentMaker:
             return TimedArguments(
                 [self._normal(dims["tokens"], width), weight, bias, out], weight=1
             )
+        if op == "quantized_linear":
+            return self._quantized(facts, dims)
         if op in ("rotary_embedding", "reshape_and_cache"):
             return self._heads(op, facts, dims)
         table = 1 if op == "embedding" else None
         return TimedArguments(self._rows(op, facts, dims), table=table)
+
+    def _quantized(self, facts: Mapping[str, Any], dims: Dims) -> TimedArguments:
+        width, out, scheme = dims["in_features"], dims["out_features"], str(facts["scheme"])
+        weight = quantize_weight(self._normal(out, width, scale=width**-0.5).cpu(), scheme)
+        parts = (weight.values, weight.scale, weight.zero)
+        held = [None if part is None else self._device.to_device(part) for part in parts]
+        bias = self._normal(out) if facts["bias"] else None
+        args = [self._normal(dims["tokens"], width), *held, bias, out, scheme]
+        return TimedArguments(args, weight=1)
 
     def another(self, op: str, one: TimedArguments, number: int) -> TimedArguments:
         """Arguments of the same sizes in other memory; other rows of the same table."""

@@ -215,6 +215,20 @@ SAMPLED: Final[Mapping[str, Mapping[str, Dimension]]] = {
             "nan": ("nan",),
         },
     },
+    "quantized_linear": {
+        "rows": _ROWS,
+        "layout": _LAYOUT,
+        "shift": _VECTOR,
+        "values": {
+            "normal": ("normal",),
+            "one element": ("one element",),
+            "zeros": ("zeros",),
+            "tiny": ("tiny",),
+            "great": ("great",),
+            "nan": ("nan",),
+        },
+        "history": _HISTORY,
+    },
     "rms_norm": _NORMALISED,
     "fused_add_rms_norm": {
         **_NORMALISED,
@@ -422,6 +436,13 @@ TRIPLES: Final[Mapping[str, Sequence[Mapping[str, Sequence[str]]]]] = {
             "interleaved": ("False", "True"),
             "partial": ("False", "True"),
             "head_size": ("small", "usual", "between", "wide"),
+        },
+    ),
+    "quantized_linear": (
+        {
+            "scheme": ("int8", "int4", "float8_e4m3fn", "float8_e4m3fnuz"),
+            "in_features": ("below 64", "beside a power", "about 4096"),
+            "rows": ("one", "few", "many", "above 64"),
         },
     ),
     "linear": (

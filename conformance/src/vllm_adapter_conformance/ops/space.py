@@ -31,6 +31,7 @@ GROUP: Final = 8
 """Draws of one dtype that are one case."""
 SHARES: Final[Mapping[str, float]] = {
     "linear": 1.9,
+    "quantized_linear": 1.9,
     "paged_attention": 7.0,
     "attention": 2.5,
     "reshape_and_cache": 2.0,
@@ -51,6 +52,7 @@ _SEQUENCE_S: Final[Mapping[str, float]] = {"paged_attention": 2e-4, "attention":
 _PRODUCT_S: Final = 1.5e-9
 _ELEMENT_S: Final[Mapping[str, float]] = {
     "linear": 1.6e-8,
+    "quantized_linear": 3e-8,
     "reshape_and_cache": 1.8e-8,
     "embedding": 7e-9,
     "rotary_embedding": 1e-8,
@@ -60,6 +62,7 @@ _ELEMENT_S: Final[Mapping[str, float]] = {
 _ROW_S: Final = 7e-9
 _MOST_ELEMENTS: Final[Mapping[str, float]] = {
     "linear": 2.5e6,
+    "quantized_linear": 1.5e6,
     "reshape_and_cache": 4.6e6,
     "embedding": 4.6e6,
     "rotary_embedding": 3e6,
@@ -231,7 +234,7 @@ def cost(op: str, row: Mapping[str, Any]) -> tuple[float, float]:
     rows = math.prod(row["rows"])
     if op == "embedding":
         return (row["vocabulary"] + rows) * row["hidden"], 0
-    if op == "linear":
+    if op in ("linear", "quantized_linear"):
         weight = row["in_features"] * row["out_features"]
         return weight + rows * (row["in_features"] + row["out_features"]), 2 * rows * weight
     # Functions of each element cost more than a sum or a copy.

@@ -48,6 +48,12 @@ def _linear(d: Dims) -> Work:
     return Work(moved, 2 * rows * width * out)
 
 
+def _quantized_linear(d: Dims) -> Work:
+    """Weights of one byte; scales are not counted."""
+    rows, width, out = d["tokens"], d["in_features"], d["out_features"]
+    return Work((rows * width + rows * out) * d["item"] + out * width, 2 * rows * width * out)
+
+
 def _by_row(reads: int, writes: int, weights: int, flops: int) -> Callable[[Dims], Work]:
     """Operators over rows of one width: how many rows of it are read and written a token."""
 
@@ -96,6 +102,7 @@ def _attention(d: Dims) -> Work:
 
 _WORK: Final[Mapping[str, Callable[[Dims], Work]]] = {
     "linear": _linear,
+    "quantized_linear": _quantized_linear,
     # square, add, scale, weight; the sum before it; mean and shift beside it
     "rms_norm": _by_row(1, 1, 1, 4),
     "fused_add_rms_norm": _by_row(2, 2, 1, 5),

@@ -150,7 +150,7 @@ def _paths(target: Target) -> Iterator[Case | NotDeclaredCase]:
             continue
         for entries in operators.values():
             for entry in entries:
-                for key in ("run", "plan", "prepare_weights", "supports"):
+                for key in ("run", "plan", "prepare_weights", "supports", "tune"):
                     dotted = getattr(entry, key)
                     if dotted is not None and not dotted.startswith(LIBRARY):
                         found.setdefault(dotted, f"{name}{entry.pointer}/{key}")

@@ -20,6 +20,9 @@ _EAGER: Final = (
 _BREAKS: Final = {
     "linear": "Every projection of a model is a linear: each token is computed from wrong "
     "activations, and the text is noise or slowly drifts.",
+    "quantized_linear": "A projection with weights in fewer bits is wrong: a scale of another "
+    "row, halves of a byte in the other order, or x not rounded row by row. Text degrades as if "
+    "the form itself were too coarse.",
     "rms_norm": "Activations of every layer are scaled wrongly. A wrong epsilon shows only where "
     "the variance is small, which is where quantised models live.",
     "fused_add_rms_norm": "The residual stream is carried on wrongly, so that errors grow with "

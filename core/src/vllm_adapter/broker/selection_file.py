@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,11 @@ MARK: Final = "_VA_SELECTION_OF_THIS_TREE"
 """In the environment: the file that a process above this one, or this one, has written."""
 SCHEMA: Final = "vllm-adapter/selection/1.0"
 _HINT: Final = f"delete it, or unset {VARIABLE}"
+
+
+def operators_folder(file: Path) -> Path:
+    """Beside a selection: where the processes of its tree write who runs which operator."""
+    return file.with_name(f"{file.name}.operators")
 
 
 def shared_selection(settings: Settings) -> tuple[Selection, tuple[str, ...]]:
@@ -93,3 +99,4 @@ def _remove(file: Path, maker: int) -> None:
     if os.getpid() == maker:  # a forked child inherits this handler, and must leave the file
         with suppress(OSError):
             file.unlink()
+        shutil.rmtree(operators_folder(file), ignore_errors=True)

@@ -17,7 +17,7 @@ from vllm_adapter.contract.dotted import find_dotted_path, marked_methods
 from vllm_adapter.contract.hooks import not_called, only_not_called
 from vllm_adapter.files import read_json, shown
 
-_KEYS: Final = ("run", "plan", "prepare_weights", "supports")
+_KEYS: Final = ("run", "plan", "prepare_weights", "supports", "tune")
 _MEANING: Final = (
     "A path is `module:name`, or `library:OPERATOR` for a function of the device's C library; a "
     "wrong one fails when a layer is built."

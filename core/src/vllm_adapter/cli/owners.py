@@ -13,7 +13,7 @@ from typing import Final
 from vllm_adapter.discovery.distributions import EntryPoint
 
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "vllm-adapter-core": ("list", "validate", "explain", "new", "run", "plan"),
+    "vllm-adapter-core": ("list", "validate", "explain", "new", "run", "plan", "versions", "tune"),
     "vllm-adapter-doctor": ("doctor", "devices", "topology", "container", "facts", "serve"),
     "vllm-adapter-conformance": ("certify", "verify", "bisect"),
 }

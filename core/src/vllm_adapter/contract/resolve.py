@@ -20,7 +20,14 @@ from vllm_adapter.contract.decision import (
     decide,
     headline,
 )
-from vllm_adapter.contract.operators import DTYPES, OPERATORS, FactValue, Operator, operator
+from vllm_adapter.contract.operators import (
+    DTYPES,
+    OPERATORS,
+    SCHEMES,
+    FactValue,
+    Operator,
+    operator,
+)
 from vllm_adapter.errors import AdapterError, SettingError
 from vllm_adapter.settings import Fallback, Settings
 
@@ -324,6 +331,7 @@ _BOTH: Final = (False, True)
 _ANY: Final = {"min": 0}
 _LIMITS: Final[Mapping[str, Mapping[str, Any]]] = {
     "linear": {"bias": _BOTH},
+    "quantized_linear": {"bias": _BOTH, "scheme": SCHEMES},
     "layer_norm": {"bias": _BOTH},
     "gelu": {"tanh": _BOTH},
     "gelu_and_mul": {"tanh": _BOTH},

@@ -6,7 +6,7 @@ import importlib
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -17,9 +17,11 @@ from vllm_adapter.discovery.library_devices import library_file
 from vllm_adapter.discovery.probe.library import open_library
 from vllm_adapter.discovery.records import AdapterRecord, DeviceRecord
 from vllm_adapter.discovery.registry import find
+from vllm_adapter.discovery.tuning_files import tables_of
 from vllm_adapter.engine.ops.c_library import serve
 from vllm_adapter.engine.ops.library import refuse_foreign
 from vllm_adapter.engine.ops.providers import PROVIDERS
+from vllm_adapter.engine.ops.tuning import TUNING
 from vllm_adapter.engine.registries import on_reset
 from vllm_adapter.engine.runtime import FrameworkRuntime, RuntimeAdapter
 from vllm_adapter.engine.runtime.c_library import CLibraryRuntime
@@ -86,7 +88,26 @@ def open_record(record: AdapterRecord, index: int, settings: Settings) -> OpenDe
         # Another adapter of this device may have another descriptor of theirs, or none.
         PROVIDERS.add(replace(provider, beside=record.name), found.torch)
     refuse_foreign()
-    return OpenDevice(adapter, found, capability, runtime, torch.device(found.torch))
+    device = torch.device(found.torch)
+    tables = tables_of(record, capability)
+    TUNING.use(device, capability.identity.arch, live_units(device, capability), tables)
+    return OpenDevice(adapter, found, capability, runtime, device)
+
+
+def live_units(device: torch.device, capability: Capability) -> int | None:
+    """Compute units of the live device, which may be a part of a card; None where unknown.
+
+    Of a CPU they are the threads that this process may use.
+    """
+    module: Any = getattr(torch, device.type, None)
+    if device.type != "cpu" and hasattr(module, "get_device_properties"):
+        properties = module.get_device_properties(device)
+        for name in ("multi_processor_count", "max_compute_units", "gpu_subslice_count"):
+            if hasattr(properties, name):
+                return int(getattr(properties, name))
+    units = capability.compute_units.values()
+    known = [unit.max_threads if device.type == "cpu" else unit.units for unit in units]
+    return next((count for count in known if count is not None), None)
 
 
 def _warn_once(sentence: str) -> None:

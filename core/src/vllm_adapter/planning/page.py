@@ -25,7 +25,8 @@ h1 { font-size: 1.4rem; margin: .5rem 0; } h2 { font-size: 1.1rem; margin: 1.8re
 .verdict { font-weight: 600; } .yes { color: var(--good); } .no { color: var(--bad); }
 .skip { position: absolute; left: -100rem; } .skip:focus { position: static; }
 a { color: var(--link); } :focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
-svg { width: 100%; height: auto; display: block; font: 13px system-ui, sans-serif; }
+svg { width: 100%; max-width: 34rem; height: auto; display: block;
+  font: 13px system-ui, sans-serif; }
 svg text { fill: var(--ink); } svg .soft { fill: var(--soft); }
 pre { background: var(--card); padding: .7rem; overflow-x: auto; white-space: pre-wrap; }
 details { border-top: 1px solid var(--dim); padding: .35rem 0; }
@@ -34,7 +35,10 @@ summary b { min-width: 11rem; font-weight: 600; } details p { margin: .3rem 0 .3
 .reads { color: var(--soft); font-size: .9rem; } .owner { color: var(--bad); }
 ul.legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; }
 ul.legend i { display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
+summary::before { content: "\\25b8"; } details[open] > summary::before { content: "\\25be"; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; overflow-wrap: normal; }
+td { min-width: 4rem; } th { white-space: nowrap; }
 th, td { text-align: left; padding: .2rem .7rem .2rem 0; border-bottom: 1px solid var(--dim);
   vertical-align: top; }
 """

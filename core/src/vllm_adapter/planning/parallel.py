@@ -26,6 +26,12 @@ def tensor_sizes(demand: ModelDemand, most: int) -> list[int]:
     ]
 
 
+def layers_of_stages(layers: int, stages: int) -> list[int]:
+    """How many layers each stage of a pipeline has: as evenly as can be, the first ones more."""
+    least, more = divmod(layers, stages)
+    return [least + (at < more) for at in range(stages)]
+
+
 def choices(demand: ModelDemand, devices: int, domain: int) -> Iterator[RankGroups]:
     """Groups that use the devices, those of the fewest ranks a replica first."""
     sizes = [n for n in tensor_sizes(demand, domain) if devices % n == 0]

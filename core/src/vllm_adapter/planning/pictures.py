@@ -34,11 +34,12 @@ def memory_picture(plan: ExecutionPlan) -> Iterator[str]:
         at += width
     edge = _WIDE * capacity / whole
     budget = _WIDE * plan.sizing.memory.budget / whole
-    for x, text, anchor in ((budget, "planned with", "end"), (edge, "", "end")):
+    side = "end" if budget > 100 else "start"
+    for x, text, anchor in ((budget, "planned with", side), (edge, "", "end")):
         yield f'<line x1="{x:.2f}" x2="{x:.2f}" y1="0" y2="38" style="stroke:var(--ink)"/>'
         if text:
             yield f'<text x="{x:.2f}" y="52" text-anchor="{anchor}" class="soft">{text}</text>'
-    yield '<text x="0" y="52">0</text></svg>'
+    yield "</svg>"
     yield '<ul class="legend">'
     for (name, size), colour in zip(shares, _COLOURS, strict=True):
         share = 100 * size / whole
@@ -58,8 +59,10 @@ def topology_picture(plan: ExecutionPlan) -> Iterator[str]:
     heights = [top + row * math.ceil(len(found) / 4) for found in domains.values()]
     tall = sum(heights) + 10 * len(heights)
     groups = plan.groups
+    many = len(plan.box.devices)
     said = (
-        f"{len(plan.box.devices)} devices in {len(domains)} link domains; tensor parallel "
+        f"{many} device{'s' * (many > 1)} in {len(domains)} link "
+        f"domain{'s' * (len(domains) > 1)}; tensor parallel "
         f"{groups.tensor}, pipeline {groups.pipeline}, replicas {groups.data}"
     )
     yield f'<svg viewBox="0 0 {_WIDE} {tall}" role="img" aria-label="{said}">'
@@ -91,7 +94,9 @@ def _device(plan: ExecutionPlan, at: int, x: int, y: int) -> Iterator[str]:
     rank = f"rank {at}" if used else "not used"
     where = f"replica {at // groups.ranks}" if used and groups.data > 1 else node
     yield f'<text x="{x + 6}" y="{y + 33}">{rank}</text>'
-    yield f'<text x="{x + 6}" y="{y + 49}" class="soft">{where}</text></g>'
+    if where:
+        yield f'<text x="{x + 6}" y="{y + 49}" class="soft">{where}</text>'
+    yield "</g>"
 
 
 def roofline_picture(plan: ExecutionPlan) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from vllm_adapter.errors import InputError
@@ -16,8 +16,9 @@ from vllm_adapter.planning.launch_lines import compile_line, numa_line, serving_
 from vllm_adapter.planning.line import Figures, PlanLine
 from vllm_adapter.planning.negotiate import AgreedDtypes, agree
 from vllm_adapter.planning.parallel import choose
+from vllm_adapter.planning.phases import phases
 from vllm_adapter.planning.remedies import Remedy, remedies
-from vllm_adapter.planning.roofline import Gemm, Phase, Rates, gemms, power_of_two, rates, step
+from vllm_adapter.planning.roofline import Gemm, Phase, Rates, gemms, power_of_two, rates
 from vllm_adapter.planning.sizing import GIB, RankGroups, Sizing, SizingInput, size, step_tokens
 from vllm_adapter.planning.workload import Workload
 
@@ -160,6 +161,7 @@ class _Planner:
         block = self.block()
         share, capacity = self.share(), self.capacity()
         reserve = self.reserve()
+        shared = self.workload.concurrency is not None and "sequences" not in self.own
         fixed_kv = int(self.own["kv_bytes"]) if "kv_bytes" in self.own else None
 
         def asked(groups: RankGroups) -> SizingInput:
@@ -175,7 +177,7 @@ class _Planner:
                 share,
                 kept,
                 groups,
-                -(-sequences // groups.data) if self.workload.concurrency else sequences,
+                -(-sequences // groups.data) if shared else sequences,
                 chunk,
                 block,
                 context,
@@ -198,6 +200,7 @@ class _Planner:
         )
         inputs = asked(groups)
         sizing = size(inputs)
+        self.sequences_of_a_replica(inputs)
         if self.box.cpu and fixed_kv is None and sizing.fits:
             sizing = self.no_more_than_useful(inputs, sizing)
         self.parallel_lines(groups, why, holds)
@@ -282,6 +285,19 @@ class _Planner:
             )
         )
         return wanted
+
+    def sequences_of_a_replica(self, asked: SizingInput) -> None:
+        """What was asked of all replicas is shared by them; vLLM's flag is of one."""
+        at = next(i for i, line in enumerate(self.lines) if line.key == "sequences")
+        line = self.lines[at]
+        if line.value != asked.sequences:
+            self.lines[at] = replace(
+                line,
+                value=asked.sequences,
+                reason=f"{line.value} in all, shared by {asked.groups.data} replicas; "
+                f"{line.reason}",
+                flags=("--max-num-seqs", str(asked.sequences)),
+            )
 
     def chunk(self, dtypes: AgreedDtypes, peaks: Rates, sequences: int, context: int) -> int:
         weight = BITS[dtypes.packing.dtype if dtypes.packing else dtypes.dtype] / 8
@@ -430,44 +446,3 @@ class _Planner:
                     owner="adapter",
                 )
             )
-
-
-def phases(
-    demand: ModelDemand, asked: SizingInput, peaks: Rates, dtypes: AgreedDtypes
-) -> tuple[Phase, ...]:
-    """Decoding at full batch, and a full step of prefill, at the planned context."""
-    groups = asked.groups
-    tokens = step_tokens(asked)
-    found = []
-    whole = min(tokens, asked.context)
-    some = max(1, tokens // whole)
-    prefill = gemms(demand, groups.tensor, some * whole, dtypes.dtype, dtypes.packing)
-    if demand.kv_layers:
-        decode = gemms(demand, groups.tensor, asked.sequences, dtypes.dtype, dtypes.packing)
-        found.append(
-            step(
-                demand,
-                decode,
-                peaks,
-                name="decode",
-                sequences=asked.sequences,
-                new=1,
-                context=max(1, asked.context // 2),
-                kv_dtype=dtypes.kv,
-                ranks=groups.tensor,
-            )
-        )
-    found.append(
-        step(
-            demand,
-            prefill,
-            peaks,
-            name="prefill",
-            sequences=some,
-            new=whole,
-            context=whole,
-            kv_dtype=dtypes.kv,
-            ranks=groups.tensor,
-        )
-    )
-    return tuple(found)

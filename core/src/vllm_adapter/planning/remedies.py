@@ -117,7 +117,9 @@ def _weight_dtype(asked: SizingInput, box: PlanBox, figures: Figures) -> Remedy:
                 f"{saved / GIB:.2f} GiB a rank less; products are rounded to {kind}, {how}",
                 flags,
             )
-        last = f"in {kind} the weights take {_short(after.memory.weights)} a rank: still too much"
+        missing = _short(max(after.need - after.room, -after.memory.kv))
+        last = f"in {kind} the weights take {_short(after.memory.weights)} a rank, and {missing} "
+        last += "are still missing"
     return Remedy("weight_dtype", None, last or "no smaller dtype of weights is declared")
 
 

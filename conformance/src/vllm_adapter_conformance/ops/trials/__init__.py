@@ -12,6 +12,7 @@ from vllm_adapter_conformance.ops.trials import (
     layer_norm,
     linear,
     paged_attention,
+    quantized_linear,
     reshape_and_cache,
     rms_norm,
     rotary_embedding,
@@ -20,6 +21,7 @@ from vllm_adapter_conformance.ops.trials import (
 
 TRIALS: Final[Mapping[str, Trial]] = {
     "linear": linear.TRIAL,
+    "quantized_linear": quantized_linear.TRIAL,
     "rms_norm": rms_norm.TRIAL,
     "fused_add_rms_norm": fused_add_rms_norm.TRIAL,
     "silu_and_mul": silu_and_mul.TRIAL,

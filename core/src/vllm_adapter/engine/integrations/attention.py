@@ -46,11 +46,13 @@ class PortableAttention(torch.nn.Module):
             )
         self.scale = size.head_size**-0.5 if scale is None else scale
         self.window, self.soft_cap = window, soft_cap
+        name = dtype_name(torch.empty(0, dtype=dtype))
+        kept = dtype_name(torch.empty(0, dtype=cache.dtype))
         stored: Facts = {
-            "dtype": dtype_name(torch.empty(0, dtype=dtype)),
+            "dtype": name,
             "head_size": size.head_size,
             "block_size": size.block_size,
-            "kv_dtype": "auto",
+            "kv_dtype": "auto" if kept == name else kept,
         }
         attend: Facts = {
             **stored,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -28,9 +29,22 @@ class LayerShape:
 
 Norm = tuple[torch.Tensor, float]
 """The weight of an RMS norm and its eps."""
+Run = Callable[..., Any]
 
 
-class Linear(torch.nn.Module):
+class Product(torch.nn.Module):
+    """A linear of any form of weights."""
+
+    def bound(self) -> Run:
+        """x[..., in] -> [..., out], without the module around it."""
+        raise NotImplementedError
+
+
+LinearMaker = Callable[[str, torch.Tensor, torch.Tensor | None, Settings | None], Product]
+"""(name, weight[out, in], bias, settings) -> the module that runs it."""
+
+
+class Linear(Product):
     """x @ weight.T + bias. The weight is prepared by whoever runs it, and not trained."""
 
     def __init__(
@@ -50,10 +64,25 @@ class Linear(torch.nn.Module):
         self.weight = frozen(binding.prepare_weights(weight))
         self.bias = None if bias is None else frozen(bias)
 
+    def bound(self) -> Run:
+        """x[..., in] -> [..., out], without the module around it."""
+        run, weight, bias, out = self._run, self.weight, self.bias, self.out_features
+        return lambda x: run(x, weight, bias, out)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., in] -> [..., out]."""
         result: torch.Tensor = self._run(x, self.weight, self.bias, self.out_features)
         return result
+
+
+def plain_linear(
+    name: str,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    settings: Settings | None = None,
+) -> Product:
+    """A linear whose weight [out, in] stays as it is."""
+    return Linear(weight, bias, settings)
 
 
 class RMSNorm(torch.nn.Module):
@@ -108,13 +137,15 @@ class DecoderLayer(torch.nn.Module):
         head_norms: tuple[Norm, Norm] | None = None,
         scale: float | None = None,
         window: int = 0,
+        linear: LinearMaker = plain_linear,
         settings: Settings | None = None,
     ) -> None:
         """`qkv`, `out`, `gate_up`, `down` are (weight, bias or None); what is merged along the
         outputs is `qkv` and `gate_up`.
 
         `head_norms` are for each head of the queries and of the keys; `scale` is of the scores,
-        head_size^-0.5 where None; `window` counts the tokens of a sliding window, 0 is off.
+        head_size^-0.5 where None; `window` counts the tokens of a sliding window, 0 is off;
+        `linear` makes the four products.
 
         Raises:
             UnsupportedCase: an operator has no implementation for this shape and dtype.
@@ -122,7 +153,7 @@ class DecoderLayer(torch.nn.Module):
         super().__init__()
         self.shape = shape
         self.input_norm = RMSNorm(*input_norm, settings)
-        self.qkv = Linear(*qkv, settings)
+        self.qkv = linear("qkv", *qkv, settings)
         self.attention = PortableAttention(
             shape.heads,
             cache,
@@ -134,10 +165,10 @@ class DecoderLayer(torch.nn.Module):
         self.head_norms = torch.nn.ModuleList(
             RMSNorm(*norm, settings) for norm in head_norms or ()
         )
-        self.out = Linear(*out, settings)
+        self.out = linear("out", *out, settings)
         self.post_norm = AddRMSNorm(*post_norm, settings)
-        self.gate_up = Linear(*gate_up, settings)
-        self.down = Linear(*down, settings)
+        self.gate_up = linear("gate_up", *gate_up, settings)
+        self.down = linear("down", *down, settings)
         name, device = dtype_name(input_norm[0]), input_norm[0].device
         rotary: Facts = {
             "dtype": name,

@@ -38,7 +38,7 @@ class PagedKVCache:
         """
         self._runtime = runtime
         self._device_id = device_id
-        self._dtype = dtype
+        self.dtype: Final = dtype
         self.size = size
         self.max_blocks = max_blocks
         self.pool = BlockPool(blocks)
@@ -133,6 +133,6 @@ class PagedKVCache:
                 allocation.free()
             raise
         return [
-            (a.tensor(shape, self._dtype), a.tensor(shape, self._dtype, offset=half))
+            (a.tensor(shape, self.dtype), a.tensor(shape, self.dtype, offset=half))
             for a in allocations
         ], allocations

@@ -117,16 +117,16 @@ def _of(layer: DecoderLayer) -> FlatLayer:
         add_norm=layer.post_norm._run,
         input_weight=layer.input_norm.weight,
         input_eps=layer.input_norm.eps,
-        qkv=_linear(layer.qkv),
+        qkv=layer.qkv.bound(),
         head_norms=tuple(map(_norm, layer.head_norms)),
         rotate=layer._rotate,
         attention=layer.attention.forward,
-        out=_linear(layer.out),
+        out=layer.out.bound(),
         post_weight=layer.post_norm.weight,
         post_eps=layer.post_norm.eps,
-        gate_up=_linear(layer.gate_up),
+        gate_up=layer.gate_up.bound(),
         activate=layer._silu_and_mul,
-        down=_linear(layer.down),
+        down=layer.down.bound(),
         heads=shape.heads,
         kv_heads=shape.kv_heads,
         head_size=shape.head_size,
@@ -135,9 +135,3 @@ def _of(layer: DecoderLayer) -> FlatLayer:
 
 def _norm(module: Any) -> tuple[Run, torch.Tensor, float]:
     return module._run, module.weight, module.eps
-
-
-def _linear(module: Any) -> Run:
-    """x -> x @ weight.T + bias, by the function that the linear is bound to."""
-    run, weight, bias, width = module._run, module.weight, module.bias, module.out_features
-    return lambda x: run(x, weight, bias, width)

@@ -14,8 +14,10 @@ import torch
 import transformers
 from transformers import AttentionInterface
 
+from vllm_adapter.contract.quantization import FORMS, QUANTIZE, Quantize
 from vllm_adapter.engine.device import OpenDevice, open_device
 from vllm_adapter.engine.integrations.layers import providers_of
+from vllm_adapter.engine.integrations.quantized import AS_IS, Quantizer
 from vllm_adapter.engine.integrations.transformers import (
     bert,
     decoder,
@@ -23,6 +25,11 @@ from vllm_adapter.engine.integrations.transformers import (
     llama,
     qwen2,
     qwen3,
+)
+from vllm_adapter.engine.integrations.transformers.accuracy import (
+    cost_sentence,
+    is_too_much,
+    perplexity,
 )
 from vllm_adapter.engine.integrations.transformers.bert import EncoderSteps
 from vllm_adapter.engine.integrations.transformers.binding_snapshot import BindingSnapshot
@@ -75,6 +82,8 @@ class Adapted:
     """Who runs each operator of the model."""
     steps: DecoderSteps | EncoderSteps
     _attention_was: str
+    quantization: Quantizer | None = None
+    """What each weight became, where fewer bits were asked for."""
     _undo: list[Callable[[], None]] = field(default_factory=list)
     _hooks: list[Any] = field(default_factory=list)
     _restore: list[Replacement] = field(default_factory=list)
@@ -122,6 +131,8 @@ def adapt(
     device: OpenDevice | str = "cpu",
     *,
     max_kv_blocks: int | None = None,
+    quantize: Quantize = "none",
+    accuracy_text: torch.Tensor | None = None,
     settings: Settings | None = None,
 ) -> Adapted:
     """Moves a model of a served type to a device and replaces its layers by portable operators.
@@ -132,28 +143,99 @@ def adapt(
     and bound before anything of the model is replaced. Afterwards one forward runs at a time:
     threads that share the model must take turns, for all forwards share one plan.
 
+    `quantize` asks for the products of a decoder's layers in fewer bits: "fp8" (its KV cache,
+    too), "int8", "int4", or what the device serves best ("auto"). What the device or its adapters
+    do not serve falls to the next form; `quantization` of the result says what each weight became.
+    The original weights stay on the host. With `accuracy_text`, tokens int64[n] of a text, the
+    perplexity is taken before and after: a form that costs more than it may is refused with the
+    figures, and under "auto" the next one is tried.
+
     Raises:
-        UnsupportedModel: the model is not of a served type, is adapted already, or does not take
-            the cache that it is given, in a release of transformers that was not tried.
+        UnsupportedModel: the model is not of a served type, is adapted already, does not take
+            the cache that it is given, in a release of transformers that was not tried, or loses
+            more of its accuracy than it may.
         UnsupportedCase: an operator has no implementation for the model's shapes or dtype.
+        InputError: a bound or a form that there is not, or not for an encoder.
         AdapterError, NoSuchDevice, OutOfMemory: as opening and allocating do.
     """
     settings = settings or Settings.from_environ()
-    base = getattr(model, getattr(model, "base_model_prefix", ""), model)
     if max_kv_blocks is not None and max_kv_blocks < 1:
         raise InputError(
             f"max_kv_blocks is {max_kv_blocks}", hint="give at least 1, or None for no bound"
         )
-    if (part := _adapted_part(model)) is not None:
-        raise UnsupportedModel(
-            f"{part} is adapted already", hint="call unadapt() first, with what was adapted"
+    if quantize not in QUANTIZE:
+        raise InputError(
+            f"there is no form {quantize!r} of weights", hint=f"use one of: {', '.join(QUANTIZE)}"
         )
-    watch = _check_served(model, base)
-    opened = open_device(device, settings=settings) if isinstance(device, str) else device
+    if accuracy_text is not None and accuracy_text.numel() < 2:
+        raise InputError(
+            f"accuracy_text has {accuracy_text.numel()} tokens", hint="give a text of some length"
+        )
+    opened = None if isinstance(device, str) else device
+
+    def once(form: str) -> Adapted:
+        nonlocal opened
+        _refuse_adapted(model)
+        watch = _check_served(model, _base_of(model))
+        if opened is None:
+            opened = open_device(str(device), settings=settings)
+        return _adapted_once(model, opened, watch, max_kv_blocks, form, settings)
+
+    if quantize == "none" or accuracy_text is None:
+        return once(quantize)
+    return _adapted_within(model, once, quantize, accuracy_text)
+
+
+def _adapted_within(
+    model: Any, once: Callable[[str], Adapted], asked: str, text: torch.Tensor
+) -> Adapted:
+    """The model in the first form of those asked for that costs no more than it may.
+
+    Raises:
+        UnsupportedModel: the one form that was asked for costs more.
+    """
+    once("none")
+    before = perplexity(model, text)
+    unadapt(model)
+    forms = FORMS["auto"] if asked == "auto" else (asked,)
+    refused: list[str] = []
+    for form in forms:
+        adapted = once(form)
+        assert adapted.quantization is not None
+        taken = [f for f in adapted.quantization.forms if f != AS_IS]
+        after = perplexity(model, text) if taken else before
+        figures = [cost_sentence(f, before, after) for f in taken]
+        if not any(is_too_much(f, before, after) for f in taken):
+            adapted.quantization.accuracy = (*refused, *figures)
+            return adapted
+        unadapt(model)
+        refused += figures
+    if asked == "auto":
+        adapted = once("none")
+        adapted.quantization = Quantizer(adapted.opened.capability, "none")
+        adapted.quantization.accuracy = tuple(refused)
+        return adapted
+    raise UnsupportedModel(
+        f"the model loses too much: {'; '.join(refused)}",
+        hint='take a form of more bits, or quantize="none"',
+    )
+
+
+def _adapted_once(
+    model: Any,
+    opened: OpenDevice,
+    watch: BindingSnapshot,
+    max_kv_blocks: int | None,
+    form: str,
+    settings: Settings,
+) -> Adapted:
+    base = _base_of(model)
+    quantizer = None if form == "none" else Quantizer(opened.capability, form)
     origin = model.device
     try:
         model.to(opened.device)
-        replaced, steps = _build(model, base, opened, max_kv_blocks, opened.own(settings))
+        own = opened.own(settings)
+        replaced, steps = _build(model, base, opened, max_kv_blocks, own, quantizer)
     except BaseException:
         model.to(origin)
         raise
@@ -162,6 +244,7 @@ def adapt(
         providers_of(torch.nn.ModuleList([module for _, _, module in replaced])),
         steps,
         model.config._attn_implementation,
+        quantizer,
     )
     hook = _swap_in(model, base, replaced, adapted)
     try:
@@ -174,7 +257,31 @@ def adapt(
         model.to(origin)
         raise
     _guard(model, base, replaced, adapted, StepCheck(watch, ATTENTION, base.config, [], hook))
+    if quantizer is not None:
+        adapted._undo.append(_parked(adapted))
     return adapted
+
+
+def _parked(adapted: Adapted) -> Callable[[], None]:
+    """Moves the weights that ours stand for to the host; gives the way back."""
+    device, found = adapted.opened.device, list[torch.nn.Parameter]()
+    if device.type != "cpu":
+        layers = [
+            m for parent, _, m in adapted._restore if isinstance(parent, torch.nn.ModuleList)
+        ]
+        found = [p for layer in layers for p in layer.parameters()]
+
+    def move(to: torch.device | str) -> None:
+        for parameter in found:
+            parameter.data = parameter.data.to(to)
+
+    move("cpu")
+    return lambda: move(device)
+
+
+def _base_of(model: Any) -> Any:
+    """The base model of a whole one, or the model itself."""
+    return getattr(model, getattr(model, "base_model_prefix", ""), model)
 
 
 def unadapt(model: Any) -> None:
@@ -201,6 +308,14 @@ def adapted_of(model: Any) -> Adapted | None:
     """What `adapt` made of the model, or None."""
     found: Adapted | None = getattr(model, "__dict__", {}).get(ATTRIBUTE)
     return found
+
+
+def _refuse_adapted(model: Any) -> None:
+    """Raises UnsupportedModel where the model, or a part of it, is ours already."""
+    if (part := _adapted_part(model)) is not None:
+        raise UnsupportedModel(
+            f"{part} is adapted already", hint="call unadapt() first, with what was adapted"
+        )
 
 
 def _adapted_part(model: Any) -> str | None:
@@ -246,9 +361,19 @@ def _check_served(model: Any, base: Any) -> BindingSnapshot:
 
 
 def _build(
-    model: Any, base: Any, opened: OpenDevice, max_kv_blocks: int | None, settings: Settings
+    model: Any,
+    base: Any,
+    opened: OpenDevice,
+    max_kv_blocks: int | None,
+    settings: Settings,
+    quantizer: Quantizer | None,
 ) -> tuple[list[Replacement], DecoderSteps | EncoderSteps]:
     if base.config.model_type == ENCODER:
+        if quantizer is not None:
+            raise InputError(
+                "an encoder is served with its weights as they are",
+                hint='leave quantize out, or "none"',
+            )
         if max_kv_blocks is not None:
             raise InputError(
                 "max_kv_blocks bounds a KV cache, and an encoder has none",
@@ -256,7 +381,7 @@ def _build(
             )
         return bert.build(base, settings)
     family = DECODERS[base.config.model_type]
-    return decoding.build(model, base, opened, family, max_kv_blocks, settings)
+    return decoding.build(model, base, opened, family, max_kv_blocks, settings, quantizer)
 
 
 def _swap_in(model: Any, base: Any, replaced: list[Replacement], adapted: Adapted) -> int:

@@ -11,10 +11,14 @@ import torch
 from vllm_adapter.engine.integrations.layers import (
     DecoderLayer,
     LayerShape,
+    LinearMaker,
     Norm,
+    Product,
     RMSNorm,
     merge,
+    plain_linear,
 )
+from vllm_adapter.engine.integrations.quantized import Quantizer
 from vllm_adapter.engine.integrations.transformers.cache import PackedStep
 from vllm_adapter.engine.integrations.transformers.guard import (
     PlacedLinear,
@@ -102,16 +106,24 @@ def window_of(layer: Any) -> int:
 
 
 def replacements(
-    model: Any, base: Any, kv: PagedKVCache, family: Family, settings: Settings
+    model: Any,
+    base: Any,
+    kv: PagedKVCache,
+    family: Family,
+    settings: Settings,
+    quantizer: Quantizer | None = None,
 ) -> list[Replacement]:
     """Our modules and their places, the layers first; nothing is replaced yet.
+
+    The head stays as it is: its rows are the embedding's in most small models, and the last
+    product decides between tokens.
 
     Raises:
         UnsupportedCase: an operator has no implementation for the model's shapes or dtype.
     """
     found: list[Replacement] = []
     for i, source in enumerate(base.layers):
-        inner = _build_layer(source, kv, family(source), settings)
+        inner = _build_layer(source, kv, family(source), _linears(quantizer, i), settings)
         found.append((base.layers, str(i), PaddedDecoderLayer(inner, i)))
     found.append((base, "norm", PlacedRMSNorm(*norm_of(base.norm), settings)))
     found.append((base, "rotary_emb", NoRotary()))
@@ -133,8 +145,23 @@ class NoRotary(ReplacementModule, torch.nn.Module):
         return None, None
 
 
+def _linears(quantizer: Quantizer | None, index: int) -> LinearMaker:
+    """What makes the products of a layer, each by its name in the model."""
+    if quantizer is None:
+        return plain_linear
+
+    def named(name: str, *rest: Any) -> Product:
+        return quantizer.linear(f"layers.{index}.{name}", *rest)
+
+    return named
+
+
 def _build_layer(
-    source: Any, kv: PagedKVCache, options: LayerOptions, settings: Settings
+    source: Any,
+    kv: PagedKVCache,
+    options: LayerOptions,
+    linear: LinearMaker,
+    settings: Settings,
 ) -> DecoderLayer:
     """Our layer over the weights of transformers' decoder layer, sharing their memory."""
     attention, mlp = source.self_attn, source.mlp
@@ -150,5 +177,6 @@ def _build_layer(
         head_norms=options.head_norms,
         scale=attention.scaling,
         window=options.window,
+        linear=linear,
         settings=settings,
     )

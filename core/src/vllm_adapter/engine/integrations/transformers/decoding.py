@@ -13,6 +13,7 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from vllm_adapter.engine.device import OpenDevice
 from vllm_adapter.engine.integrations.attention import PortableAttention
+from vllm_adapter.engine.integrations.quantized import Quantizer
 from vllm_adapter.engine.integrations.transformers import decoder
 from vllm_adapter.engine.integrations.transformers.cache import PackedStep, PagedCache
 from vllm_adapter.engine.integrations.transformers.decoder import Family
@@ -139,6 +140,7 @@ def build(
     family: Family,
     max_kv_blocks: int | None,
     settings: Settings,
+    quantizer: Quantizer | None = None,
 ) -> tuple[list[Replacement], DecoderSteps]:
     """Our modules for a decoder that is on the device, and its step moment.
 
@@ -147,25 +149,30 @@ def build(
     """
     shape, dtype = decoder.shape_of(base.layers[0]), base.norm.weight.dtype
     name = cache_argument(base)
+    stored = dtype
+    if quantizer is not None:
+        stored = quantizer.kv_dtype(
+            shape, opened.capability.kv.block_size, base.norm.weight, settings
+        )
     size = BlockSize(
         layers=len(base.layers),
         kv_heads=shape.kv_heads,
         head_size=shape.head_size,
-        element_bytes=dtype.itemsize,
+        element_bytes=stored.itemsize,
         block_size=opened.capability.kv.block_size,
     )
     kv = PagedKVCache(
         opened.runtime,
         opened.record.index,
         size,
-        dtype,
+        stored,
         blocks=min(FIRST_BLOCKS, max_kv_blocks or FIRST_BLOCKS),
         max_blocks=max_kv_blocks,
     )
     rope = RopeTable(base.rotary_emb, shape.head_size, base.config.max_position_embeddings, dtype)
     try:
         rope.upto(1)
-        replaced = decoder.replacements(model, base, kv, family, settings)
+        replaced = decoder.replacements(model, base, kv, family, settings, quantizer)
     except BaseException:
         kv.close()
         raise

@@ -5,7 +5,14 @@ from __future__ import annotations
 from vllm_adapter.broker.selection import Selection
 from vllm_adapter.discovery.records import AdapterRecord
 from vllm_adapter.engine.device import open_record
-from vllm_adapter.engine.integrations.vllm import layers, linear, norms, policy, vocabulary
+from vllm_adapter.engine.integrations.vllm import (
+    layers,
+    linear,
+    metrics,
+    norms,
+    policy,
+    vocabulary,
+)
 from vllm_adapter.settings import Settings
 
 
@@ -31,6 +38,7 @@ def register(selection: Selection) -> None:
     vocabulary.replace()
     layers.replace()
     norms.replace()
+    metrics.install()
 
 
 def use_device(index: int) -> None:

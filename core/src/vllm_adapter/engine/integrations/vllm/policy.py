@@ -24,8 +24,9 @@ import torch
 
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.operators import OPERATORS
-from vllm_adapter.contract.resolve import candidates
+from vllm_adapter.contract.resolve import GENERIC, RANKS, candidates
 from vllm_adapter.discovery.records import AdapterRecord
+from vllm_adapter.engine.integrations.vllm import who_runs
 from vllm_adapter.engine.integrations.vllm.counters import counted
 from vllm_adapter.engine.ops.bind import Binding, bind
 from vllm_adapter.engine.ops.providers import PROVIDERS
@@ -90,7 +91,10 @@ def concerns(op: str) -> bool:
         return False
     serving = PROVIDERS.serving(chosen.device)
     found = candidates(op, serving, chosen.settings, chosen.device)
-    return any(c.rank != "generic" and c.entry.declares for c in found)
+    declared = any(c.rank != "generic" and c.entry.declares for c in found)
+    if not declared:
+        who_runs.note(op, who_runs.VLLM, f"no adapter in use declares {op}")
+    return declared
 
 
 def require_adapter_kernel(op: str, facts: Facts, owner: object = None) -> Binding:
@@ -108,7 +112,11 @@ def require_adapter_kernel(op: str, facts: Facts, owner: object = None) -> Bindi
     settings = chosen.settings
     if chosen.has_vllms or op not in _WITHOUT_CLASS:
         settings = dataclasses.replace(settings, fallback=Fallback.ERROR)
-    return bind(OpCase.of(op, chosen.device, facts), settings, owner=owner)
+    binding = bind(OpCase.of(op, chosen.device, facts), settings, owner=owner)
+    for pick in dict.fromkeys(binding.picks.values()):
+        provider = who_runs.CORE if pick.provider == GENERIC else pick.provider
+        who_runs.note(op, provider, RANKS[pick.rank])
+    return binding
 
 
 def measured_slower(op: str) -> str | None:
@@ -166,6 +174,7 @@ def report_fallback(op: str, refused: UnsupportedCase) -> None:
     chosen = _in_use
     if chosen is None or chosen.settings.fallback is Fallback.ERROR:
         raise refused
+    who_runs.note(op, who_runs.VLLM, refused.message)
     if (op, refused.message) in _said:
         return
     _said.add((op, refused.message))

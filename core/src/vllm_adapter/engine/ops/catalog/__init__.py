@@ -11,6 +11,7 @@ from vllm_adapter.engine.ops.catalog.layers import (
     GELU_AND_MUL,
     LAYER_NORM,
     LINEAR,
+    QUANTIZED_LINEAR,
     RESHAPE_AND_CACHE,
     RMS_NORM,
     ROTARY_EMBEDDING,
@@ -22,6 +23,7 @@ SPECS: Final[Mapping[str, OpSpec]] = {
     spec.name: spec
     for spec in (
         LINEAR,
+        QUANTIZED_LINEAR,
         RMS_NORM,
         FUSED_ADD_RMS_NORM,
         SILU_AND_MUL,

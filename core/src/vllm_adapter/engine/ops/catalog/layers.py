@@ -41,6 +41,32 @@ LINEAR: Final = OpSpec(
     key_of=lambda x, weight, bias, out: (x.dtype, x.device, x.shape[-1], out, bias is None),
 )
 """x @ weight.T + bias."""
+
+
+def _quantized_facts(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    zero: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    out_features: int,
+    scheme: str,
+) -> Facts:
+    return {**_linear_facts(x, weight, bias, out_features), "scheme": scheme}
+
+
+QUANTIZED_LINEAR: Final = OpSpec(
+    operator=OPERATORS["quantized_linear"],
+    schema="(Tensor x, Tensor weight, Tensor scale, Tensor? zero, Tensor? bias, "
+    "int out_features, str scheme) -> Tensor",
+    fake=lambda x, weight, scale, zero, bias, out, scheme: x.new_empty((*x.shape[:-1], out)),
+    generic=generic.quantized_linear,
+    facts_of=_quantized_facts,
+    key_of=lambda x, weight, scale, zero, bias, out, scheme: (
+        *(x.dtype, x.device, x.shape[-1], out, bias is None, scheme),
+    ),
+)
+"""x @ (weight * scale + zero).T + bias."""
 RMS_NORM: Final = OpSpec(
     operator=OPERATORS["rms_norm"],
     schema="(Tensor x, Tensor weight, float eps) -> Tensor",

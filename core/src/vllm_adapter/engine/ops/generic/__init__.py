@@ -24,6 +24,7 @@ from vllm_adapter.engine.ops.generic.layers import (
     rotary_embedding,
     silu_and_mul,
 )
+from vllm_adapter.engine.ops.generic.quantized import quantized_linear
 
 __all__ = [
     "attention",
@@ -37,6 +38,7 @@ __all__ = [
     "paged_decode",
     "plan_paged_attention",
     "plan_paged_decode",
+    "quantized_linear",
     "reshape_and_cache",
     "rms_norm",
     "rotary_embedding",

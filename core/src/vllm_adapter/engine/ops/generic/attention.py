@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Final
 import torch
 import torch.nn.functional as F
 
+from vllm_adapter.engine.ops.generic.stored import as_bytes, read_rows
+
 if TYPE_CHECKING:
     from vllm_adapter.engine.ops.step import Step
 
 VECTOR_BYTES: Final = 16
+QUERIES: Final = 512
+"""Where a mask is needed, so many queries of a sequence are attended at a time: the mask, and the
+scores where they are bounded, are of this many rows however long the prompt is."""
 Lengths = tuple[tuple[int, ...], tuple[int, ...]]
 """New tokens and context of each sequence, on the host."""
 
@@ -81,8 +86,10 @@ def paged_attention(
         begin = first // block_size
         blocks = block_table[i, begin : -(-context // block_size)]
         seen = slice(first - begin * block_size, context - begin * block_size)
-        keys = key_cache[blocks].flatten(0, 1)[seen]
-        values = value_cache[blocks].flatten(0, 1)[seen]
+        keys, values = (
+            read_rows(as_bytes(cache)[blocks].flatten(0, 1)[seen], cache.dtype, query.dtype)
+            for cache in (key_cache, value_cache)
+        )
         out[rows] = _attend(query[rows], keys, values, scale, True, window, soft_cap)
     return out
 
@@ -120,8 +127,10 @@ def paged_decode(
     # The query heads of one KV head stand in for several queries at one position.
     result = _softmax_of_scores(
         query.reshape(query.shape[0], key_cache.shape[2], -1, query.shape[2]),
-        _rows(key_cache, slots).transpose(1, 2),
-        _rows(value_cache, slots).transpose(1, 2),
+        read_rows(_rows(as_bytes(key_cache), slots), key_cache.dtype, query.dtype).transpose(1, 2),
+        read_rows(_rows(as_bytes(value_cache), slots), value_cache.dtype, query.dtype).transpose(
+            1, 2
+        ),
         mask,
         scale,
         soft_cap,
@@ -166,7 +175,19 @@ def _attend(
     length, context = query.shape[0], keys.shape[0]
     is_square = length == context
     mask = None
-    if window or (causal and length > 1 and (soft_cap or not is_square)):
+    is_masked = window or (causal and length > 1 and (soft_cap or not is_square))
+    if is_masked and causal and length > QUERIES:
+        out = torch.empty_like(query)
+        for begin in range(0, length, QUERIES):
+            rows = query[begin : begin + QUERIES]
+            last = context - length + begin + rows.shape[0]
+            first = max(0, last - rows.shape[0] - window + 1) if window else 0
+            seen = slice(first, last)
+            out[begin : begin + QUERIES] = _attend(
+                rows, keys[seen], values[seen], scale, causal, window, soft_cap
+            )
+        return out
+    if is_masked:
         places = torch.arange(context, device=query.device)
         before = places[context - length :, None] - places
         mask = before >= 0 if causal else torch.ones_like(before, dtype=torch.bool)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from vllm_adapter.engine.ops.generic.stored import as_bytes, stored_rows
+
 
 def linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out_features: int
@@ -103,5 +105,6 @@ def reshape_and_cache(
     block, place = slot // key_cache.shape[1], slot % key_cache.shape[1]
     any_real = real.any()
     for new, cache in ((key, key_cache), (value, value_cache)):
-        rows = torch.where(any_real, new[row].to(cache.dtype), cache[block, place])
-        cache[block, place] = rows
+        held = as_bytes(cache)
+        rows = torch.where(any_real, stored_rows(new[row], cache.dtype), held[block, place])
+        held[block, place] = rows

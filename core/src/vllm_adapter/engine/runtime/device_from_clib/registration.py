@@ -17,6 +17,7 @@ from vllm_adapter.engine.runtime.device_from_clib.indexing import Indexing
 from vllm_adapter.engine.runtime.device_from_clib.matrices import Matrices
 from vllm_adapter.engine.runtime.device_from_clib.native import Kernel, Native, NativeKernels
 from vllm_adapter.engine.runtime.device_from_clib.reductions import Reductions
+from vllm_adapter.engine.runtime.device_from_clib.scores import Scores
 from vllm_adapter.engine.runtime.device_from_clib.storage import contiguous_strides
 from vllm_adapter.errors import DeviceError
 
@@ -88,7 +89,13 @@ def kernels_by_function(backend: Backend) -> dict[str, set[torch._ops.OpOverload
 
 def _natives(native: Native) -> list[NativeKernels]:
     elementwise = Arithmetic(native)
-    files = (elementwise, Reductions(native), Indexing(native), Matrices(native, elementwise))
+    files = (
+        elementwise,
+        Reductions(native),
+        Indexing(native),
+        Matrices(native, elementwise),
+        Scores(native),
+    )
     return [part for file in files for part in file.parts()]
 
 

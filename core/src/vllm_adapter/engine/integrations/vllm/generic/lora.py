@@ -64,7 +64,8 @@ class TorchPunica(PunicaWrapperCPU):
     def _shrink(
         self, y: torch.Tensor, x: torch.Tensor, weights: torch.Tensor, scale: float
     ) -> None:
-        product(y, x, weights, self.token_lora_indices, scale)
+        if not (self.is_prefill and self.no_lora):  # upstream: only a prefill's step sets it
+            product(y, x, weights, self.token_lora_indices, scale)
 
     def _expand(
         self,
@@ -74,6 +75,8 @@ class TorchPunica(PunicaWrapperCPU):
         indices: torch.Tensor,
         add_inputs: bool,
     ) -> None:
+        if self.is_prefill and self.no_lora:
+            return
         width = min(y.shape[1], weights.shape[-2])
         part = y[:, :width]
         made = part.new_zeros(x.shape[0], width)

@@ -24,7 +24,8 @@ def _slot_mapping(launch: Launch) -> None:
     int32[rows, blocks], `slot_mapping_ptr` int64[max tokens]; what is behind the tokens is
     padding.
 
-    # upstream: vllm@0.32 v1/worker/block_table.py:292
+    # upstream: vllm@0.32 v1/worker/block_table.py:292; up to 0.31 the kernel's own block may be a
+    # part of the cache's, and its size is `block_size`
     """
     if launch["TOTAL_CP_WORLD_SIZE"] != 1:
         raise UnsupportedCase(
@@ -32,7 +33,8 @@ def _slot_mapping(launch: Launch) -> None:
             hint="leave --decode-context-parallel-size at 1",
         )
     starts, slots = launch["query_start_loc_ptr"], launch["slot_mapping_ptr"]
-    tokens, size = int(launch["num_tokens"]), launch["KV_CACHE_BLOCK_SIZE"]
+    tokens = int(launch["num_tokens"])
+    size = launch.get("block_size", launch["KV_CACHE_BLOCK_SIZE"])
     table = launch["block_table_ptr"].view(-1, launch["block_table_stride"])
     places = torch.arange(tokens, device=starts.device, dtype=starts.dtype)
     # A token is behind the starts of all requests but its own and those after it.
@@ -50,34 +52,50 @@ KERNELS: Final[Mapping[str, Callable[[Launch], None]]] = {
 _replaced: Final[set[str]] = set()
 
 
+class KernelInTorch:
+    """Stands in for a Triton kernel: `kernel[grid](...)` calls a function, whatever the grid."""
+
+    def __init__(self, names: tuple[str, ...], ours: Callable[[Launch], None]) -> None:
+        self.arg_names = names
+        self.constexprs = None
+        self._ours = ours
+
+    def __getitem__(self, grid: object) -> KernelInTorch:
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self._ours(dict(zip(self.arg_names, args, strict=False)) | kwargs)
+
+    def in_order(self, *args: Any) -> None:
+        """As vLLM's dispatcher calls it: every argument, in the order of the kernel's own."""
+        self(*args)
+
+
 def replace(torch_type: str) -> None:
-    """Puts ours in the place of each kernel; once a process."""
-    from vllm.triton_utils import HAS_TRITON
-    from vllm.triton_utils.dispatcher import register_kernels
+    """Puts ours in the place of each kernel that Triton would compile; once a process."""
+    from vllm import triton_utils
 
-    if HAS_TRITON and torch_type in _TRITONS:
+    if triton_utils.HAS_TRITON and torch_type in _TRITONS:
         return
-    left = {place: ours for place, ours in KERNELS.items() if place not in _replaced}
-    _replaced.update(left)
-    register_kernels(
-        {f"vllm.{place.replace(':', '.')}": _launched(place, ours) for place, ours in left.items()}
-    )
+    for place, ours in KERNELS.items():
+        if place not in _replaced:
+            _replaced.add(place)
+            _put(place, ours)
 
 
-def _launched(place: str, ours: Callable[[Launch], None]) -> Callable[..., None]:
-    """`ours`, called as vLLM's dispatcher does: arguments in the order of the release's kernel."""
-    names = _names_of(place)
-
-    def launch(*args: Any) -> None:
-        ours(dict(zip(names, args, strict=True)))
-
-    return launch
-
-
-def _names_of(place: str) -> tuple[str, ...]:
+def _put(place: str, ours: Callable[[Launch], None]) -> None:
     module, _, path = place.partition(":")
-    kernel: Any = importlib.import_module(f"vllm.{module}")
-    for part in path.split("."):
-        kernel = getattr(kernel, part)
+    holder: Any = importlib.import_module(f"vllm.{module}")
+    *outer, name = path.split(".")
+    for part in outer:
+        holder = getattr(holder, part)
+    kernel = getattr(holder, name)
     names = getattr(kernel, "arg_names", None)
-    return tuple(names or inspect.signature(getattr(kernel, "func", kernel)).parameters)
+    names = names or inspect.signature(getattr(kernel, "func", kernel)).parameters
+    stand_in = KernelInTorch(tuple(names), ours)
+    try:
+        dispatcher: Any = importlib.import_module("vllm.triton_utils.dispatcher")
+    except ModuleNotFoundError:  # upstream: before vllm@0.31 a platform had no way to say it
+        setattr(holder, name, stand_in)
+    else:
+        dispatcher.register_kernels({f"vllm.{place.replace(':', '.')}": stand_in.in_order})

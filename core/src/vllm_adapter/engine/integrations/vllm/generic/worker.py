@@ -13,6 +13,7 @@ from vllm.utils.torch_utils import set_random_seed
 from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
 from vllm.v1.worker.utils import request_memory
 from vllm.v1.worker.worker_base import CompilationTimes
+from vllm.v1.worker.workspace import init_workspace_manager
 
 from vllm_adapter.engine.integrations.vllm import operators
 from vllm_adapter.engine.integrations.vllm.generic.model_runner import GenericModelRunner
@@ -30,8 +31,7 @@ class GenericWorker(Worker):
             NoSuchDevice: there are fewer devices than ranks.
             UnsupportedCase: the model's dtype is none of the device's.
         """
-        index = current_platform.logical_device_id_to_visible_device_id(self._rank_here())
-        self._check_index(index)
+        index = self._index()
         operators.use_device(index)
         self.device = served().device(index)
         current_platform.set_device(self.device)
@@ -52,7 +52,16 @@ class GenericWorker(Worker):
         self.requested_memory = self.cache_config.kv_cache_memory_bytes or request_memory(
             self.init_snapshot, self.cache_config
         )
-        self._init_workspace_and_model_runner()
+        self._start_runner()
+
+    def _start_runner(self) -> None:
+        start = getattr(self, "_init_workspace_and_model_runner", None)
+        if start is not None:
+            start()
+            return
+        # upstream: vllm@0.31 v1/worker/gpu_worker.py:500 has it inside of its init_device
+        init_workspace_manager(self.device, 1)
+        self.model_runner: Any = self._make_model_runner()
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Nothing more than the seed: the run that measured memory was the first of all kernels.
@@ -66,24 +75,24 @@ class GenericWorker(Worker):
             encoder=compilation.encoder_compilation_time,
         )
 
-    def _rank_here(self) -> int:
-        """The rank among all those of this machine, of every replica."""
-        config = self.parallel_config
+    def _index(self) -> int:
+        """The device of this rank among all those of this machine, of every replica."""
+        device, config = served(), self.parallel_config
+        if device.is_host:
+            return 0  # one device for all ranks
         replica = config.data_parallel_rank_local
         if replica is None:
             replica = config.data_parallel_index
-        ranks: int = config.pipeline_parallel_size * config.tensor_parallel_size
-        here: int = self.local_rank + replica * ranks
-        return here
-
-    def _check_index(self, index: int) -> None:
-        devices = served().record.devices
-        if not served().is_host and all(one.index != index for one in devices):
+        ranks = config.pipeline_parallel_size * config.tensor_parallel_size
+        here = self.local_rank + replica * ranks
+        index: int = current_platform.logical_device_id_to_visible_device_id(here)
+        if all(one.index != index for one in device.record.devices):
             raise NoSuchDevice(
-                f"rank {self.rank} would run on {served().torch_type}:{index}, and the adapter "
-                f"{served().record.name} has {len(devices)} devices here",
+                f"rank {self.rank} would run on {device.torch_type}:{index}, and the adapter "
+                f"{device.record.name} has {len(device.record.devices)} devices here",
                 hint="lower --tensor-parallel-size, or --data-parallel-size",
             )
+        return index
 
     def _make_model_runner(self) -> GenericModelRunner:
         return GenericModelRunner(self.vllm_config, self.device)
