@@ -59,9 +59,12 @@ def test_every_finding_is_whole(name):
 def test_a_text_in_which_nothing_is_known_proves_nothing(text, recognised, tmp_path, capsys):
     file = tmp_path / "report.txt"
     file.write_text(text)
-    assert main(["doctor", "--report", str(file)]) == 0
-    assert ("proves nothing" in capsys.readouterr().out) is not recognised
-    assert main(["doctor", "--json", "--report", str(file)]) == 0
+    code = 0 if recognised else 1
+    assert main(["doctor", "--report", str(file)]) == code
+    said = capsys.readouterr().out
+    assert ("proves nothing" in said) is not recognised
+    assert ("nothing wrong found" in said) is recognised
+    assert main(["doctor", "--json", "--report", str(file)]) == code
     assert json.loads(capsys.readouterr().out)["recognised"] is recognised
 
 

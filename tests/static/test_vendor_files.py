@@ -168,7 +168,17 @@ def test_only_adapters_that_exist_are_recommended():
 def test_readings_are_known_words():
     readings = {
         *("index", "name", "bdf", "uuid", "status", "load", "temperature", "power", "cap"),
-        *("used", "total", "size", "driver", "die", "memory", "partition", "uncorrectable"),
+        *(
+            "used",
+            "total",
+            "size",
+            "driver",
+            "die",
+            "memory",
+            "partition",
+            "uncorrectable",
+            "node",
+        ),
     }
     keyed = {"arch", "compute mode", "memory mode", "maker"} | readings
     for raw in FILES.values():

@@ -93,6 +93,8 @@ class Accelerator:
     """How it is now."""
     processes: tuple[DeviceProcess, ...] = ()
     """Processes that hold it."""
+    node_number: int | None = None
+    """The number in the name of its device node, where the source says so."""
     compute_units: int | None = None
     """Those of this device now: streaming multiprocessors, compute units, Xe-cores, cube cores."""
 

@@ -80,8 +80,8 @@ class Vendor(NamedTuple):
     `pci` is the PCI vendor id, `classes` the first four digits of its accelerators' classes, and
     `products` their device ids, where the class alone does not tell them from other functions.
     `torch_type` is torch's device type, and `build` the runtime of the torch build that serves
-    them; `code` is the family of device codes, "sm" or "gfx", and `code_floor` the least of them
-    that a build has. `visible` is the variable that limits what a process sees, `limits` how it is
+    them; `code` is the family of device codes, "sm" or "gfx", `code_floor` the least of them
+    that a build has, and `vllm_floor` the least that vLLM's own kernels have. `visible` is the variable that limits what a process sees, `limits` how it is
     set, `container_visible` the one that the vendor's container runtime reads. Device nodes:
     `numbered` has one a device, `{n}` being the driver's number of it, which with `own_numbers` is
     another than the tool's (`older` are names from before); `control` are those that all devices
@@ -104,6 +104,7 @@ class Vendor(NamedTuple):
     build: str | None = None
     code: str | None = None
     code_floor: int = 0
+    vllm_floor: int = 0
     visible: str | None = None
     limits: VisibleDevicesRule = VisibleDevicesRule()
     container_visible: str | None = None
@@ -139,6 +140,7 @@ def _vendor(raw: Mapping[str, Any]) -> Vendor:
         torch.get("build"),
         code.get("family"),
         code.get("floor", 0),
+        code.get("vllm", 0),
         visible.get("variable"),
         _visible(visible),
         visible.get("container"),

@@ -58,14 +58,14 @@ def run(args: argparse.Namespace) -> int:
         for fault in role.faults:
             warn(fault)
         if role.faults:
-            return _nothing(choice, args.json)
+            return _nothing(choice, manager, args.json)
     elif choice.chosen:
         first = choice.chosen[0].device.vendor
         order = _order(manager, first, tuple(one.device for one in choice.chosen))
-    elif choice.cpu:
+    elif choice.cpu and (choice.good or not manager.why_not_cpu):
         order = _order(manager, "cpu", ())
     else:
-        return _nothing(choice, args.json)
+        return _nothing(choice, manager, args.json)
     _show(order, choice, args)
     return 0 if request is not None or choice.good else 1
 
@@ -78,12 +78,16 @@ def _order(manager: DeviceManager, vendor: str, devices: tuple[Any, ...]) -> Dev
     return DeviceRequest(vendor, devices, siblings, manager.facts, on_wsl(manager.facts))
 
 
-def _nothing(choice: DeviceChoice, as_json: bool) -> int:
+def _nothing(choice: DeviceChoice, manager: DeviceManager, as_json: bool) -> int:
     if as_json:
         emit_json({"choice": choice.to_json(), "flags": [], "notes": list(choice.notes)})
     else:
         print(f"chosen: {clean(choice.sentence)}")
-        print("no flags: `vllm-adapter devices` says why each device is not used")
+        why = manager.why_not_cpu or "the devices asked for cannot be used"
+        print(
+            f"no flags: {why}; `vllm-adapter devices` says why, `VA_FALLBACK=allow` prints the "
+            "flags for the CPU"
+        )
     return 1
 
 

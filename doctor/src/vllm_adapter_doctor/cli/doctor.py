@@ -25,7 +25,8 @@ example:
   vllm-adapter doctor --bundle box.json    facts and versions for a bug report, secrets left out
   vllm-adapter explain VA1101              the page of a code
 
-exit code: 0 nothing is wrong (notes may be printed), 1 findings, 2 bad input
+exit code: 0 nothing is wrong (notes may be printed); 1 findings, or a text in which nothing is
+known, so that nobody can say that nothing is wrong; 2 bad input
 """
 
 
@@ -60,14 +61,13 @@ def run(args: argparse.Namespace) -> int:
     if more := _of_devices(facts, findings, live=live):
         findings = diagnose(box, (*others, *more))
     wrong = [one for one in findings if one.severity is not Severity.NOTE]
+    recognised = _recognised(facts, findings)
     if args.json:
-        emit_json(_document(facts, findings))
+        emit_json(_document(facts, findings, recognised))
     else:
         print(_box_line(facts, live=live))
-        print_findings(findings)
-        if not _recognised(facts, findings):
-            print("no tool's output and no error was recognised in it, which proves nothing")
-    return 1 if wrong else 0
+        print_findings(findings, recognised=recognised)
+    return 1 if wrong or not recognised else 0
 
 
 def _recognised(facts: HostFacts, findings: Sequence[Finding]) -> bool:
@@ -115,18 +115,21 @@ def _of_devices(facts: HostFacts, findings: Sequence[Finding], *, live: bool) ->
     )
 
 
-def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:
+def _document(facts: HostFacts, findings: Sequence[Finding], recognised: bool) -> dict[str, Any]:
     from vllm_adapter.contract.finding import Severity
-    from vllm_adapter_doctor.findings.counted import counted
+    from vllm_adapter_doctor.devices.box_vendor import box_vendor
+    from vllm_adapter_doctor.devices.inventory import inventory
 
+    vendor = box_vendor(facts)
     notes = [one for one in findings if one.severity is Severity.NOTE]
     return {
         "lines": len(facts.report),
-        "recognised": _recognised(facts, findings),
+        "recognised": recognised,
         "devices": [
             {"vendor": one.vendor, "index": one.index, "name": one.name, "source": one.source}
-            for one in counted(facts)
+            for one in inventory(facts).devices
         ],
+        "vendor": {"name": vendor.name, "evidence": vendor.evidence} if vendor else None,
         "findings": [one.to_json() for one in findings if one not in notes],
         "notes": [one.to_json() for one in notes],
     }
@@ -134,17 +137,26 @@ def _document(facts: HostFacts, findings: Sequence[Finding]) -> dict[str, Any]:
 
 def _box_line(facts: HostFacts, *, live: bool) -> str:
     """What was examined, in one line."""
-    from vllm_adapter_doctor.findings.counted import counted
+    from vllm_adapter.hostfacts.known_vendors import VENDORS
+    from vllm_adapter_doctor.devices.box_vendor import box_vendor
+    from vllm_adapter_doctor.devices.inventory import inventory
 
     numbers: dict[str, int] = {}
-    for one in counted(facts):
-        name = clean(one.name or one.vendor)
+    for one in inventory(facts).devices:
+        part = f" {one.partition}" if one.partition else ""
+        name = clean(one.title + part)
         numbers[name] = numbers.get(name, 0) + 1
     devices = ", ".join(f"{count} x {name}" for name, count in numbers.items())
+    vendor = None if devices else box_vendor(facts)
+    if vendor is not None:
+        name = VENDORS[vendor.name].name if vendor.name in VENDORS else vendor.name
+        devices = f"{name}'s software ({vendor.evidence}), and no device is listed"
     count = len(facts.report)
     lines = (
         f"{count} line{'s' if count != 1 else ''} of a report" if count else "facts of a machine"
     )
+    if count and facts.report[-1].number > count + count // 10:
+        lines += f" (of {facts.report[-1].number}: the others repeat them)"
     lines = "this machine" if live else lines
     torch = facts.torch.version if facts.torch else None
     return f"{lines}: {devices or 'no accelerator seen'}; torch {clean(torch or 'not seen')}"

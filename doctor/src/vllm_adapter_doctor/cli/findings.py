@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 _COLOURS: Final = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
-def print_findings(findings: Iterable[Finding]) -> None:
-    """Each with its cause, evidence and next step; one sentence where nothing is wrong."""
+def print_findings(findings: Iterable[Finding], *, recognised: bool = True) -> None:
+    """Each with its cause, evidence and next step; one sentence where there is none.
+
+    Of a text in which nothing is `recognised`, nobody can say that nothing is wrong.
+    """
     wrong = False
     for finding in findings:
         word = finding.severity.value
@@ -24,5 +27,10 @@ def print_findings(findings: Iterable[Finding]) -> None:
         for evidence in finding.evidence:
             print(f"  seen: {clean(evidence.text)} ({clean(evidence.source)})")
         print(f"  next: {clean(finding.action)}")
-    if not wrong:
+    if not recognised:
+        print(
+            "unknown: no tool's output and no error was recognised in it, which proves nothing; "
+            "add what vLLM's collect_env, the vendor's tool and the failing program printed"
+        )
+    elif not wrong:
         print("nothing wrong found")

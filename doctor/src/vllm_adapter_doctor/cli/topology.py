@@ -6,7 +6,6 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.cli.output import clean, colour, emit_json, table
-from vllm_adapter.errors import InputError
 from vllm_adapter_doctor.cli.report_option import add_report, host_facts
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ example:
   vllm-adapter topology --report box.txt         what `nvidia-smi topo -m` and others printed there
   vllm-adapter topology --report - --svg box.svg < box.txt
 
-exit code: 0, 1 if a link is degraded, asymmetric or missing, 2 for bad input
+exit code: 0; 1 if a link is degraded, asymmetric or missing, or no device is seen; 2 for bad input
 """
 _LEVELS: Final = {
     "switch": "behind one PCIe switch",
@@ -46,17 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     topology = build(host_facts(args))
     if not topology.devices:
-        if args.report is not None:
-            raise InputError(
-                "no accelerator is named in "
-                + ("standard input" if args.report == "-" else f"the report {args.report}"),
-                hint="add what the vendor's tool prints of links, such as `nvidia-smi topo -m`, "
-                "`rocm-smi --showtopo` or `npu-smi info -t topo`",
-            )
-        raise InputError(
-            "no accelerator is seen on this machine",
-            hint="`vllm-adapter list` says what was looked for; another machine: --report FILE",
-        )
+        return _nothing(args)
     if args.svg is not None:
         from pathlib import Path
 
@@ -69,6 +58,25 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(topology)
     return 1 if topology.problems else 0
+
+
+def _nothing(args: argparse.Namespace) -> int:
+    """Says that there is no device; 1, as `devices` does."""
+    from vllm_adapter_doctor.topology.types import Topology
+
+    where = "this machine" if args.report is None else "the report"
+    if args.json:
+        emit_json(Topology().to_json())
+        return 1
+    print(f"no accelerator is seen in {where}")
+    if args.report is None:
+        print("next: `vllm-adapter list` says what was looked for; another machine: --report FILE")
+    else:
+        print(
+            "next: add what the vendor's tool prints of links, such as `nvidia-smi topo -m`, "
+            "`rocm-smi --showtopo` or `npu-smi info -t topo`"
+        )
+    return 1
 
 
 def _print(topology: Topology) -> None:

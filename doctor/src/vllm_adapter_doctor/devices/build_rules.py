@@ -38,6 +38,17 @@ def code_verdicts(arch: str | None, host: HostFacts, vendor: str = "") -> Iterat
             "use a newer GPU, or the CPU",
         )
         return
+    if row is not None and number is not None and number < row.vllm_floor:
+        yield DeviceVerdict(
+            Outcome.REFUSE,
+            "build",
+            OLD_DEVICE,
+            f"vLLM's own kernels start at sm_{row.vllm_floor}, and this is {arch}",
+            arch,
+            f"sm_{row.vllm_floor}",
+            "/identity/arch",
+            "use a newer GPU, the CPU, or a program that has kernels for it (llama.cpp)",
+        )
     built, sure = build_archs(host)
     torch = host.torch
     if torch is None or serves(built, arch) is not False:

@@ -154,7 +154,7 @@ def _device(one: Accelerator) -> Device:
         card=one.card,
         die=one.die,
         partition=one.partition,
-        memory_total_bytes=one.memory_total_bytes,
+        memory_total_bytes=one.memory_total_bytes or _of_profile(one.partition),
         memory_used_bytes=one.memory_used_bytes,
         integrated=one.integrated,
         unified_memory=one.unified_memory,
@@ -164,6 +164,12 @@ def _device(one: Accelerator) -> Device:
         reported=one,
         evidence=(f"{one.source} lists it as number {one.index}",),
     )
+
+
+def _of_profile(partition: str | None) -> int | None:
+    """The memory in the name of a MIG profile, such as "1g.10gb"."""
+    size = re.search(r"^\d\S*g\.(\d+)gb", partition or "")
+    return int(size[1]) << 30 if size else None
 
 
 def _is_instance(one: Accelerator) -> bool:
@@ -431,6 +437,9 @@ def _node_number(device: Device, row: Vendor | None, split: bool) -> int | None:
     """The driver counts devices: where cards are split into dies, the card's number is not it."""
     if row is None or not row.numbered or row.own_numbers:
         return None
+    told = device.reported.node_number if device.reported else None
+    if told is not None:
+        return told
     return device.index if split or device.physical is None else device.physical
 
 

@@ -17,6 +17,7 @@ from vllm_adapter.hostfacts.facts import HostFacts
 from vllm_adapter.hostfacts.known_vendors import VENDORS, not_served
 from vllm_adapter.settings import Fallback, Settings
 from vllm_adapter_doctor.devices.box_device import Device, Inventory
+from vllm_adapter_doctor.devices.box_vendor import box_vendor
 from vllm_adapter_doctor.devices.inventory import inventory
 from vllm_adapter_doctor.devices.recognition import RecognisedDevice, recognise
 from vllm_adapter_doctor.devices.rules import GIB, Context, verdicts, warnings
@@ -129,6 +130,16 @@ class DeviceManager:
         object.__setattr__(self, "inventory", whole)
         object.__setattr__(self, "_recognised", self._recognise())
         object.__setattr__(self, "_candidates", self._judge())
+
+    @property
+    def why_not_cpu(self) -> str:
+        """Why flags for the CPU are no answer for this box; empty where they are one."""
+        found = any(not one.integrated for one in self.inventory.devices)
+        if found or box_vendor(self.facts) is not None:
+            return "this box is for an accelerator, and none can be used"
+        facts = self.facts
+        told = self.live or facts.torch or facts.vllm or facts.cpu.model or not facts.report
+        return "" if told else "nothing tells what this box has"
 
     def candidates(self) -> tuple[DeviceCandidate, ...]:
         """Every device, with the verdicts on it."""
@@ -357,9 +368,19 @@ def _why_none(candidates: tuple[DeviceCandidate, ...], facts: HostFacts, live: b
     if live or facts.pci:
         return "there is no accelerator"
     return (
-        "the report names no accelerator, which proves nothing without a list of the box's "
-        "devices (`lspci -nn`, or the vendor's tool)"
+        f"the report names no accelerator, {_by_software(facts)}which proves nothing without a "
+        "list of the box's devices (`lspci -nn`, or the vendor's tool)"
     )
+
+
+def _by_software(facts: HostFacts) -> str:
+    """Whose box it is, where software alone tells."""
+    found = box_vendor(facts)
+    row = VENDORS.get(found.name) if found else None
+    if found is None or row is None:
+        return ""
+    tool = f"; add the output of `{row.tool}`" if row.tool else ""
+    return f"and its software is {row.name}'s ({found.evidence}){tool}, "
 
 
 def torch_type_of(vendor: str) -> str | None:

@@ -26,6 +26,8 @@ from vllm_adapter_doctor.devices.verdict import DeviceVerdict, Outcome
 from vllm_adapter_doctor.devices.visible import hidden_by
 
 GIB: Final = 1 << 30
+_IN_USE: Final = 0.3
+"""The share of a device's memory in use that is said of it."""
 _SMALL_SHARE: Final = 4
 """A GPU with less than a quarter of its largest sibling's memory drives a display."""
 
@@ -75,6 +77,9 @@ def warnings(device: Device, known: Sequence[DeviceVerdict]) -> list[str]:
     found = [one.reason for one in noted if one.subject == "nodes"]
     if device.system_memory:
         found.append("its memory is the system's own: what the CPU uses is missing there")
+    used, total = device.memory_used_bytes or 0, device.memory_total_bytes or 0
+    if total and used > total * _IN_USE and not (device.reported and device.reported.processes):
+        found.append(f"{used / GIB:.0f} of its {total / GIB:.0f} GiB are in use already")
     if device.reported:
         for process in device.reported.processes:
             size = f" {process.memory_bytes / GIB:.1f} GiB" if process.memory_bytes else " memory"

@@ -70,6 +70,8 @@ _WORDS: Final[Mapping[str, Callable[[ExaminedHost, str], bool]]] = {
     "variable": lambda box, pair: (
         box.facts.variable(pair.partition("=")[0]) == pair.partition("=")[2]
     ),
+    # a variable is set, to whatever
+    "variable_set": lambda box, name: box.facts.variable(name) is not None,
     # the processor has this feature
     "cpu_flag": lambda box, name: name in box.facts.cpu.flags,
     # a tool whose name starts so lists a device

@@ -61,6 +61,8 @@ def of_places(rule: FindingRule) -> Iterator[str]:
 def of_sample(rule: FindingRule, case: FindingCase) -> Iterator[str]:
     """A sample that does not fire its case, or that gets other codes than it says."""
     box = ExaminedHost(parse_report(case.sample.text), live=case.sample.live)
+    if rule.last:
+        diagnose(box)  # tells it what the other rules found
     said = [finding for one, finding in rule.said(box) if one is case]
     if not said:
         yield f"{case.where}: its sample does not fire it"

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from vllm_adapter.contract.finding import Evidence
+from vllm_adapter.contract.finding import Evidence, Finding
 from vllm_adapter.hostfacts.facts import HostFacts, Line
-from vllm_adapter.hostfacts.known_vendors import VENDORS
-from vllm_adapter.hostfacts.vendor_files import once, sections
 from vllm_adapter_doctor.devices.box_device import Device
+from vllm_adapter_doctor.devices.box_vendor import BoxVendor, box_vendor, other_runtime, traced
 from vllm_adapter_doctor.devices.device_names import described
 from vllm_adapter_doctor.devices.inventory import inventory
 from vllm_adapter_doctor.findings.searched import ReportSearch, compiled
@@ -22,10 +21,14 @@ MAX_EVIDENCE: Final = 5
 
 @dataclass
 class ExaminedHost:
-    """One machine under examination: its facts, and whether they are of this machine now."""
+    """One machine under examination: its facts, and whether they are of this machine now.
+
+    `said` is what other rules found, for those that come last.
+    """
 
     facts: HostFacts
     live: bool = False
+    said: tuple[Finding, ...] = ()
 
     @cached_property
     def searched(self) -> ReportSearch:
@@ -60,7 +63,13 @@ class ExaminedHost:
         """Not known to be for another vendor: only what is known makes it false."""
         if self.vendors:
             return vendor in self.vendors
-        return self.other_runtime in (None, vendor)
+        if self.other_runtime:
+            return vendor == self.other_runtime
+        return self.vendor is None or vendor == self.vendor.name or vendor in self._traced
+
+    @cached_property
+    def _traced(self) -> Mapping[str, int]:
+        return traced(self.facts.report)
 
     def runs_under(self, name: str) -> bool:
         """Whether the system is known to run there: "wsl", "container", "android", ..."""
@@ -79,24 +88,12 @@ class ExaminedHost:
     @cached_property
     def other_runtime(self) -> str | None:
         """The adapter name of a runtime other than CUDA that this torch or its plug-in is for."""
-        packages = dict(self.facts.packages)
-        for name, adapter in companions().items():
-            if name in packages:
-                return adapter
-        for adapter, raw in sections("torch"):
-            if "local" in raw and self._torch_is_for(adapter, raw["local"]):
-                return adapter
-            for name, tag in raw.get("builds_of", {}).items():
-                if tag in packages.get(name, ""):  # its other build is for the CPU
-                    return adapter
-        return None
+        return other_runtime(self.facts)
 
-    def _torch_is_for(self, vendor: str, tag: str) -> bool:
-        """Whether torch was built for this vendor's runtime, or its version has this tag."""
-        torch, build = self.facts.torch, VENDORS[vendor].build
-        if torch is None:
-            return False
-        return bool(getattr(torch, build or "", None)) or (torch.local or "").startswith(tag)
+    @cached_property
+    def vendor(self) -> BoxVendor | None:
+        """Whose box it is, from all evidence; None where nothing tells, or several are in it."""
+        return box_vendor(self.facts)
 
     @cached_property
     def places(self) -> Mapping[str, str]:
@@ -106,7 +103,7 @@ class ExaminedHost:
             "box_device": described(self.facts.accelerators),
             "box_torch": (torch and torch.version) or "",
             "box_runtime": self.other_runtime or "",
-            "box_vendor": min(self.vendors, default=""),
+            "box_vendor": self.vendor.name if self.vendor else "",
         }
 
     def lines(self, pattern: str) -> Iterator[tuple[Line, re.Match[str]]]:
@@ -141,12 +138,6 @@ class ExaminedHost:
 
 _KINDS: Final = {"wsl": ("wsl1", "wsl2"), "container": ("docker", "podman", "kubernetes")}
 """What facts call the kinds of a place where a system runs."""
-
-
-@once
-def companions() -> dict[str, str]:
-    """Packages that bring a device to a torch which knows none: the adapter's name by package."""
-    return {name: vendor for vendor, names in sections("torch", "packages") for name in names}
 
 
 def quoted(line: Line) -> Evidence:

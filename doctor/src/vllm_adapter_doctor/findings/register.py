@@ -55,7 +55,7 @@ _LOOKS: Final[Mapping[str, Mapping[str, type]]] = {
         "variables": list,
         "value": str,
     },
-    "function": {"function": str, "data": dict},
+    "function": {"function": str, "data": dict, "last": bool},
     "fact": {"fact": str, "quote": str},
     "releases": {"releases": dict, "facts": list},
 }
@@ -100,7 +100,8 @@ def _rule(where: str, table: Mapping[str, Any]) -> FindingRule:
     condition = read(table["when"], f"{where}, when") if "when" in table else ALWAYS
     if "cases" not in table:
         cases = (_without_condition(cases[0]),)
-    return FindingRule(where, _look(where, named[0], table), cases, condition)
+    look, last = _look(where, named[0], table), table.get("last", False)
+    return FindingRule(where, look, cases, condition, last)
 
 
 def _without_condition(case: FindingCase) -> FindingCase:

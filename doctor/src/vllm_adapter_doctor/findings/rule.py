@@ -8,6 +8,7 @@ releases, or a function of `doctor.rules` where something has to be computed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -19,6 +20,8 @@ from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost
 from vllm_adapter_doctor.findings.searched import compiled
 from vllm_adapter_doctor.findings.template import render
 
+_UNRELEASED: Final = re.compile(r"\.dev\d|\+g[0-9a-f]{7}|^0\.0\.0|\bdev\b")
+"""Versions that a source tree counts, which say nothing of a release."""
 BOX_PLACES: Final = frozenset({"box_device", "box_torch", "box_runtime", "box_vendor"})
 """Places that every sentence may have, whatever its rule looks for: `Box.places`."""
 
@@ -96,12 +99,16 @@ class RuleMatcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FindingRule:
-    """A rule: where it stands, what it looks for, on which boxes, and what it may say."""
+    """A rule: where it stands, what it looks for, on which boxes, and what it may say.
+
+    One that is `last` is asked after the others, and sees what they found (`ExaminedHost.said`).
+    """
 
     where: str
     look: RuleMatcher
     cases: tuple[FindingCase, ...]
     when: FactCondition = ALWAYS
+    last: bool = False
 
     def check(self, box: ExaminedHost) -> Iterator[Finding]:
         """Every finding."""
@@ -202,6 +209,8 @@ class VersionMatcher:
         for name in self.left:
             left = _version(box, name)
             if left is None or right is None:
+                continue
+            if not self.same and any(_UNRELEASED.search(one[0]) for one in (left, right)):
                 continue
             mine, theirs = (compiled(self.part).match(one[0]) for one in (left, right))
             if not (mine and theirs) or (mine[0] == theirs[0]) is not self.same:

@@ -131,17 +131,25 @@ class ReportSearch:
                 return count, found
         return None
 
-    def _quoting(self, at: int, found: re.Match[str], *, debug: bool) -> bool:
+    def is_quoted(self, at: int, *, debug: bool = False) -> bool:
+        """Whether the line at a position is source code, a document's sample or a probe's."""
         text = self._lines[at].text
         before = self._lines[at - 1].text if at else ""
         if compiled(_CODE).match(text) or compiled(_FRAME).match(before):
             return True
-        if not debug and compiled(_PROBE).search(text):
-            return True
-        if at in self._samples:
+        return (not debug and compiled(_PROBE).search(text) is not None) or at in self._samples
+
+    def is_advice(self, at: int, start: int) -> bool:
+        """Whether what stands before a column makes the rest of the line a piece of advice."""
+        text = self._lines[at].text
+        advice = compiled(_ADVICE).search(text[:start])
+        return advice is not None and not compiled(_RAISED).match(text)
+
+    def _quoting(self, at: int, found: re.Match[str], *, debug: bool) -> bool:
+        if self.is_quoted(at, debug=debug):
             return True
         advice = compiled(_ADVICE).search(found.string[: found.start()])
-        return advice is not None and not compiled(_RAISED).match(text)
+        return advice is not None and not compiled(_RAISED).match(self._lines[at].text)
 
 
 def _broken(line: str, following: str) -> bool:

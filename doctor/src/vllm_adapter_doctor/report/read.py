@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from vllm_adapter.errors import InputError
-from vllm_adapter.hostfacts.facts import HostFacts
+from vllm_adapter.hostfacts.facts import Accelerator, HostFacts
 from vllm_adapter_doctor.report.document import from_text, refuse_other_documents
 from vllm_adapter_doctor.report.merge import merge
 from vllm_adapter_doctor.report.secrets import hidden
 from vllm_adapter_doctor.report.text import clean, decode
 
+WRITTEN: Final = "the text"
+"""The source of what a person counted: see `parsers.counted_lists`."""
 MAX_BYTES: Final = 32 << 20
 PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ("surroundings", r""),  # a prefix that was taken off the lines may be the only sign
@@ -50,19 +52,27 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     (
         "nvidia_smi",
         r"NVIDIA-SMI|Persistence-M|NVML library|UUID: |index,|device handle|GPU +Name"
-        r"|--query-gpu|memory\.total \[|driver_version",
+        r"|^\W*GPU \d+\W{1,5}(?:NVIDIA|Tesla|GeForce|Quadro) |--query-gpu|memory\.total \[|driver_version",
     ),
-    ("npu_smi", r"npu-smi|Hugepages-Usage|Chip Logic ID|Chip Name"),
+    (
+        "npu_smi",
+        r"npu-smi|Hugepages-Usage|Chip Logic ID|Chip Name"
+        r"|^\|\s*\d+\s+(?:Ascend\s?)?\d{3}[\w-]*\s*\|\s*(?:OK|Warning|Alarm|Critical)\s*\|",
+    ),
     ("vendor_tables", r""),  # the tools that are data have anchors of their own
-    ("rocm_smi", r"PwrCap|(?:GPU|DCU|HCU)\[\d+\]|\"card\d"),
+    ("rocm_smi", r"PwrCap|\bNPS\d, *[SDTQC]PX\b|(?:GPU|DCU|HCU)\[\d+\]|\"card\d"),
     ("rocminfo", r"ROCk module version|^\s*Agent \d"),
     ("sycl_ls", r"level_zero:gpu"),
     ("lspci", r"^\s*(?:IOMMU [Gg]roup\W+\d+\W+)?[0-9a-f:]*[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] "),
     ("inxi", r"^\s*Graphics:"),
+    (
+        "counted_lists",
+        r"\d\s?[x\u00d7*]\s?\**[A-Z]|^\s*Device \d+: \S|DeviceProperties\(|(?:GPU|NPU|Accelerator|Dev(?:ice)?(?: Name)?|Card [Mm]odel|Product Name)s?\**\s*[:|]|^[\s|\u2502\u2503]{0,4}\d{1,2}\s*[|\u2502\u2503:\s]",
+    ),
     ("dmesg", r"habanalabs|NVRM|amdgpu|\b(?:xe|i915) [0-9a-f]{4}:"),
     (
         "proc_files",
-        r"NVRM version|/sys/module/|version\.info|package_name=|ascendhal_|/dev/|Bus Location"
+        r"NVRM version|/sys/bus/pci/devices/|/sys/module/|version\.info|package_name=|ascendhal_|/dev/|Bus Location"
         r"|^\s*Module +Size|^\s*[a-z]\w+ +\d{4,} +\d",
     ),
     (
@@ -152,4 +162,12 @@ def parse_report(raw: bytes | str) -> HostFacts:
         for module, anchor in PARSERS
         if re.search(anchor, text, re.MULTILINE)
     ]
-    return replace(merge(parts), report=report.lines)
+    facts = merge(parts)
+    devices = _without_written(facts.accelerators)
+    return replace(facts, accelerators=devices, report=report.lines)
+
+
+def _without_written(devices: tuple[Accelerator, ...]) -> tuple[Accelerator, ...]:
+    """What a person counted is left out where a tool counts the same vendor's devices."""
+    told = {one.vendor for one in devices if one.source != WRITTEN}
+    return tuple(one for one in devices if one.source != WRITTEN or one.vendor not in told)

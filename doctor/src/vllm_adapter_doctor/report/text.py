@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -35,6 +35,7 @@ _PREFIXES: Final = tuple(
          r"(?:[a-z][\w.-]*\s+\| (?=[|+ ]|(?:(?! \| ).)*$)|[a-z][\w.-]*-\d+\s+\| (?!\d))"),
         ("ray", r"\([A-Za-z_]+\w*(?: [\w=]+)* pid=\d+(?:, ip=[\d.]+)?\)\s?"),  # engine and Ray
         ("rank", r"\[rank\d+\]:[ ]?|\[\d+,\d+\]<std(?:out|err)>: ?"),
+        ("logger", r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+ - [\w.]+ - [A-Z]+ - ?"),
         ("time", _TIME),
         ("journal", r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w./@-]+\[\d+\]: "),
     )
@@ -73,6 +74,13 @@ _CLOSED: Final = re.compile(r"(?:[\r\n]|[`'\">}\]][ \t]*)$")  # a mark around th
 _DUMP: Final = 5
 _DUMP_KEYS: Final = 6
 _REPEATS: Final = 3
+_LARGE: Final = 1 << 20
+"""Characters of a text above which lines of one kind are not all read."""
+_MOST: Final = 1_400_000
+"""Characters of a text that are read."""
+_KINDS: Final = ((60, 200), (20, 60), (6, 30))
+"""(lines of a kind that are read at its start and at its end, characters by which it is told)."""
+_FIGURES: Final = {ord(digit): None for digit in "0123456789"}
 _LONGEST: Final = 50_000
 """Characters of a line: no tool prints more; a longer one ends in "...", the mark of a cut."""
 
@@ -125,7 +133,11 @@ def clean(raw: bytes | str) -> Report:
     ended = _CLOSED.search(text[-9:]) is not None
     wrappers: set[str] = set()
     lines = []
-    for number, line in enumerate(re.split(r"\r*\n|\r", text), start=1):
+    split = re.split(r"\r*\n|\r", text)
+    kept = _without_repeats(split) if len(text) > _LARGE else None
+    for number, line in enumerate(split, start=1):
+        if kept is not None and number - 1 not in kept:
+            continue
         parts = [line]
         if line.count("\\n") > _REPEATS:  # a log in a JSON string, or a repr
             inside = _STRING_ENDS.sub("", line.replace("\\t", "\t"))
@@ -140,6 +152,40 @@ def clean(raw: bytes | str) -> Report:
         lines.pop()
         ended = True
     return Report(tuple(lines), frozenset(wrappers), ended)
+
+
+def _without_repeats(lines: Sequence[str]) -> frozenset[int]:
+    """Positions of the lines of a large text that say something new.
+
+    A server's log has millions of lines that differ in their figures alone: of each kind the
+    first and the last ones count. What still is too much loses its middle.
+    """
+    kept = list(range(len(lines)))
+    for count, length in _KINDS:
+        kinds: dict[str, list[int]] = {}
+        for at in kept:
+            kinds.setdefault(lines[at][:length].translate(_FIGURES), []).append(at)
+        few = (
+            (*places[:count], *places[max(count, len(places) - count) :])
+            for places in kinds.values()
+        )
+        kept = sorted(at for places in few for at in places)
+        if _size(lines, kept) <= _MOST:
+            return frozenset(kept)
+    size = 0
+    last = len(kept)
+    while size < _MOST // 2:
+        last -= 1
+        size += len(lines[kept[last]])
+    size = first = 0
+    while size < _MOST // 2 and first < last:
+        size += len(lines[kept[first]])
+        first += 1
+    return frozenset((*kept[:first], *kept[last:]))
+
+
+def _size(lines: Sequence[str], places: Sequence[int]) -> int:
+    return sum(len(lines[at]) for at in places)
 
 
 def _unjoined(line: str) -> list[str]:

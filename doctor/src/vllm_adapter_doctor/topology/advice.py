@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from vllm_adapter.hostfacts.facts import LinkMatrix
 from vllm_adapter.hostfacts.vendor_files import LazyMapping, sections
-from vllm_adapter_doctor.topology.groups import components, short_groups
+from vllm_adapter_doctor.topology.groups import short_groups
 from vllm_adapter_doctor.topology.link_kind import LinkKind
 from vllm_adapter_doctor.topology.numa_map import span
 from vllm_adapter_doctor.topology.types import Pair, Topology
@@ -44,8 +44,8 @@ def advice(topology: Topology, matrices: Sequence[LinkMatrix]) -> tuple[str, ...
 def tensor_groups(topology: Topology, labels: Sequence[str]) -> list[tuple[str, ...]]:
     """Groups that tensor parallelism should not leave: a partition of the labels.
 
-    A domain, or its meshes; devices without one: those of a NUMA group, or, where that of one of
-    them is not known, those with no socket between them.
+    A domain, or its meshes; devices without one: those of which every two are near, by their link
+    or, where the table does not say it, by their NUMA group. Across SYS nothing is near.
     """
     groups: list[tuple[str, ...]] = []
     for domain in topology.domains:
@@ -61,35 +61,70 @@ def tensor_groups(topology: Topology, labels: Sequence[str]) -> list[tuple[str, 
 
     def near(pair: Pair) -> bool:
         mine, theirs = island.get(pair.first), island.get(pair.second)
-        if mine is not None and theirs is not None:
-            return mine == theirs
-        return LinkKind.SWITCH <= pair.link.kind <= LinkKind.NODE
+        apart = mine is not None and theirs is not None and mine != theirs
+        if pair.link.kind is LinkKind.UNKNOWN:
+            return mine is not None and mine == theirs
+        return not apart and LinkKind.SWITCH <= pair.link.kind <= LinkKind.NODE
 
     inner = [pair for pair in topology.pairs if pair.first in rest and pair.second in rest]
-    return groups + components(rest, filter(near, inner))
+    close = {frozenset((pair.first, pair.second)) for pair in inner if near(pair)}
+    return groups + _cliques(rest, close)
+
+
+def _cliques(rest: Sequence[str], close: Set[frozenset[str]]) -> list[tuple[str, ...]]:
+    """A partition into groups of which every two are close, each device in the first that fits."""
+    groups: list[list[str]] = []
+    for label in rest:
+        fits = (g for g in groups if all(frozenset((label, one)) in close for one in g))
+        group = next(fits, None)
+        if group is None:
+            groups.append([label])
+        else:
+            group.append(label)
+    return [tuple(group) for group in groups]
 
 
 def _sizes(topology: Topology, labels: Sequence[str]) -> Iterator[str]:
     groups = tensor_groups(topology, labels)
-    largest = max(map(len, groups))
-    sizes = [1 << power for power in range(1, largest.bit_length()) if 1 << power <= largest]
+    linked = [group for group in groups if len(group) > 1 and _is_linked(topology, group)]
+    plain = [group for group in groups if len(group) > 1 and group not in linked]
+    pairs = [one for one in topology.pairs if one.first in labels and one.second in labels]
     if len(groups) == 1:
-        if sizes and any(set(domain.devices) == set(labels) for domain in topology.domains):
-            yield f"tensor parallel {_or(sizes)} stays inside one link domain"
-        elif sizes and _known(topology, labels):
-            yield f"tensor parallel {_or(sizes)} stays inside one NUMA node"
-    elif not sizes and _known(topology, labels):
-        yield "every device is alone: tensor parallelism crosses sockets; prefer pipeline or data"
-    elif sizes:
+        if any(set(domain.devices) == set(labels) for domain in topology.domains):
+            yield f"tensor parallel {_or(_powers(groups))} stays inside one link domain"
+        elif _known(topology, labels):
+            yield f"tensor parallel {_or(_powers(groups))} stays inside one NUMA node"
+    elif linked and plain:
         yield (
-            f"tensor parallel {_or(sizes)} stays inside one group of {short_groups(groups)}; "
-            "across groups use pipeline or data parallelism"
+            f"tensor parallel {_or(_powers(linked))}: {short_groups(linked)} first, where the "
+            f"fast links are; {short_groups(plain)} talk over PCIe alone; across groups use "
+            "pipeline or data parallelism"
         )
-        if any(domain.meshes for domain in topology.domains):
-            yield "a larger tensor parallel size in the domain crosses several links: measure it"
+    elif linked or plain:
+        both = linked or plain
+        yield (
+            f"tensor parallel {_or(_powers(both))} stays inside one group of "
+            f"{short_groups(both)}; across groups use pipeline or data parallelism"
+        )
+    elif any(pair.link.kind is LinkKind.SYSTEM for pair in pairs):
+        yield (
+            "no two devices are nearer than SYS: tensor parallelism goes through the host's "
+            "memory; measure it against pipeline or data parallelism"
+        )
+    if any(domain.meshes for domain in topology.domains):
+        yield "a larger tensor parallel size in the domain crosses several links: measure it"
     count = len(labels)
     if count > 2 and count & (count - 1):
         yield f"{count} is no tensor parallel size: a model's heads divide by powers of two"
+
+
+def _powers(groups: Sequence[Sequence[str]]) -> list[int]:
+    largest = max(map(len, groups))
+    return [1 << power for power in range(1, largest.bit_length()) if 1 << power <= largest]
+
+
+def _is_linked(topology: Topology, group: Sequence[str]) -> bool:
+    return any(set(group) <= set(domain.devices) for domain in topology.domains)
 
 
 def _known(topology: Topology, labels: Sequence[str]) -> bool:

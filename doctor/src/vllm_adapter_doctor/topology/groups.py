@@ -41,13 +41,20 @@ def _domain(group: tuple[str, ...], pairs: Sequence[Pair]) -> Domain:
     inner = [pair for pair in pairs if pair.first in group and pair.second in group]
     fast = [pair for pair in inner if pair.link.kind.fast]
     direct = [pair for pair in fast if is_direct(pair)]
+    untold = [pair for pair in inner if pair.link.kind is LinkKind.UNKNOWN]
     names = dict.fromkeys(pair.link.fabric or "die" for pair in fast)
     fabric = " and ".join(names)
     lanes = {pair.link.lanes for pair in direct}
     count = next(iter(lanes)) if len(lanes) == 1 else None
     text = f"one {fabric} domain of {len(group)}: {span(group)}, "
-    if len(direct) == len(inner):
-        complete: bool | None = True
+    if untold and direct and len(direct) + len(untold) == len(inner):
+        complete: bool | None = None  # a table that is cut: what is not printed is not absent
+        words = dict.fromkeys(pair.link.shown for pair in direct)
+        apart = dict.fromkeys(label for pair in untold for label in (pair.first, pair.second))
+        text += f"every pair that is told {' or '.join(words) if len(words) < 4 else 'direct'}"
+        text += f"; the pairs among {span(apart)} are not in the text"
+    elif len(direct) == len(inner):
+        complete = True
         words = dict.fromkeys(pair.link.shown for pair in direct)
         text += "joined by " if len(group) == 2 else "every pair "
         text += " or ".join(words) if len(words) < 4 else "direct"
@@ -111,9 +118,15 @@ def islands(devices: Sequence[TopoDevice], pairs: Sequence[Pair]) -> tuple[Islan
         near = (pair for pair in pairs if LinkKind.SWITCH <= pair.link.kind <= level)
         groups = components(labels, near)
         for group in groups:
-            if len(group) > 1:
+            if len(group) > 1 and _whole(group, pairs, level):
                 found.setdefault(group, Island(level.word, group))
     return (*found.values(), *_numa_groups(devices, pairs))
+
+
+def _whole(group: Sequence[str], pairs: Sequence[Pair], level: LinkKind) -> bool:
+    """Whether every pair of a group is that near: a chain of near pairs is no group."""
+    inner = (pair for pair in pairs if pair.first in group and pair.second in group)
+    return all(pair.link.kind <= level for pair in inner)
 
 
 def _numa_groups(devices: Sequence[TopoDevice], pairs: Sequence[Pair]) -> tuple[Island, ...]:

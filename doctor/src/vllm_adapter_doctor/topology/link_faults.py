@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from vllm_adapter.hostfacts.vendor_files import sections
-from vllm_adapter_doctor.topology.groups import is_direct
+from vllm_adapter.hostfacts.vendor_files import once, sections
+from vllm_adapter_doctor.topology.groups import is_direct, short_groups
 from vllm_adapter_doctor.topology.link_kind import LinkKind
 from vllm_adapter_doctor.topology.numa_map import span
 from vllm_adapter_doctor.topology.types import Domain, Pair, Problem, TopoDevice
@@ -28,10 +28,12 @@ def problems(
 ) -> tuple[Problem, ...]:
     """All of them, asymmetric ones first."""
     return (
-        *_asymmetric(pairs),
+        *_asymmetric(devices, pairs),
         *_uneven(pairs, domains),
         *_weak_bridges(devices, pairs, domains),
         *_absent(pairs, domains),
+        *_lost(devices, pairs, domains),
+        *_partitioned(devices, domains),
         *_no_fabric(devices, pairs, domains),
     )
 
@@ -41,8 +43,23 @@ def _inner(domain: Domain, pairs: Sequence[Pair]) -> list[Pair]:
     return [pair for pair in pairs if pair.first in names and pair.second in names]
 
 
-def _asymmetric(pairs: Sequence[Pair]) -> Iterator[Problem]:
-    for pair in pairs:
+def _asymmetric(devices: Sequence[TopoDevice], pairs: Sequence[Pair]) -> Iterator[Problem]:
+    """A device that has lost its links to all others is said once, and not with each of them."""
+    differ = [pair for pair in pairs if pair.reverse is not None]
+    count = Counter(label for pair in differ for label in (pair.first, pair.second))
+    lost = [one.label for one in devices if count[one.label] > 1]
+    lost = [one for one in lost if all(one in (p.first, p.second) for p in differ)]
+    if len(lost) == 1 and all(p.reverse and p.reverse.kind.fast for p in differ):
+        strong = differ[0].reverse
+        yield Problem(
+            "asymmetric",
+            (lost[0],),
+            f"{lost[0]} says {differ[0].link.shown} to the others, which say "
+            f"{strong.shown if strong else ''} to it: it has lost its links; reset it, or restart "
+            "the fabric's service",
+        )
+        return
+    for pair in differ:
         if pair.reverse is not None:
             fabric = pair.reverse.kind.fast
             why = (
@@ -113,8 +130,67 @@ def _degraded(pair: Pair, most: int) -> Problem:
         "degraded",
         (pair.first, pair.second),
         f"{pair.first} and {pair.second}: {pair.link.shown}, where others of the same table have "
-        f"{most} lanes; reseat the bridge, or look for a link that is down",
+        f"{most} lanes; {_cure(pair.link.fabric, most)}look for a link that is down",
     )
+
+
+def _cure(fabric: str | None, lanes: int) -> str:
+    """A bridge is between two cards, and has no more lanes than its kind: others have none."""
+    most = _bridge_lanes().get(fabric or "")
+    return "reseat the bridge, or " if most is not None and lanes <= most else ""
+
+
+@once
+def _bridge_lanes() -> dict[str, int]:
+    """Of each fabric with bridges the most lanes that bridges bring to a card."""
+    return {str(one["fabric"]): int(one["lanes"]) for _, one in sections("links", "bridges")}
+
+
+def _lost(
+    devices: Sequence[TopoDevice], pairs: Sequence[Pair], domains: Sequence[Domain]
+) -> Iterator[Problem]:
+    """A device without a link beside others of its kind that all have one: no bridge does that.
+
+    Three cards that are all joined are on a board with a fabric.
+    """
+    names = {one.label: (one.vendor, one.name) for one in devices}
+    joined = {label for domain in domains for label in domain.devices}
+    told = {
+        label
+        for pair in pairs
+        if pair.link.kind not in (LinkKind.UNKNOWN, LinkKind.FABRIC)
+        for label in (pair.first, pair.second)
+    }
+    for domain in domains:
+        if len(domain.devices) < 3 or not domain.complete:
+            continue
+        kinds = {names[label] for label in domain.devices}
+        alone = [one for one in names if one in told - joined and names[one] in kinds]
+        if len(kinds) == 1 and 0 < len(alone) < len(domain.devices):
+            yield Problem(
+                "lost",
+                tuple(alone),
+                f"{span(alone)}: no {domain.fabric} to any other, and {span(domain.devices)} are "
+                "all joined: it has lost its links; reset it, or restart the fabric's service",
+            )
+
+
+def _partitioned(devices: Sequence[TopoDevice], domains: Sequence[Domain]) -> Iterator[Problem]:
+    """Pairs with more lanes than bridges have, in a box of more devices: a part of a fabric."""
+    parts = [
+        domain
+        for domain in domains
+        if (domain.lanes or 0) > _bridge_lanes().get(domain.fabric, domain.lanes or 0)
+        and len(domain.devices) < len(devices)
+    ]
+    if parts and sum(len(one.devices) for one in parts) == len(devices):
+        yield Problem(
+            "lost",
+            tuple(label for one in parts for label in one.devices),
+            f"{short_groups(one.devices for one in parts)}: {parts[0].lanes} lanes, which come "
+            f"through a switch and no bridge, and none between the groups: the {parts[0].fabric} "
+            "fabric is partitioned, or its manager has not set it up",
+        )
 
 
 def _absent(pairs: Sequence[Pair], domains: Sequence[Domain]) -> Iterator[Problem]:

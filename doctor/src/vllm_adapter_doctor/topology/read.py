@@ -70,7 +70,7 @@ def build(facts: HostFacts) -> Topology:
         tuple(
             dict.fromkeys((*listed.notes, *notes, *more, *_notes(devices, places, pairs, facts)))
         ),
-        maps=numa_maps(devices, facts, several_nodes=_several_nodes(devices, pairs, nics, facts)),
+        maps=numa_maps(devices, facts, several_nodes=_several_nodes(devices, nics, facts)),
     )
     return replace(topology, advice=advice(topology, facts.links))
 
@@ -228,19 +228,17 @@ def _nics(table: LinkMatrix, rows: Sequence[_Row]) -> Iterator[Nic]:
         yield Nic(nic, names.get(nic), best.word, tuple(near), across)
 
 
-def _several_nodes(
-    devices: Sequence[TopoDevice],
-    pairs: Sequence[Pair],
-    nics: Sequence[Nic],
-    facts: HostFacts,
-) -> bool:
-    """Whether anything tells that the host has more than one node with CPUs."""
+def _several_nodes(devices: Sequence[TopoDevice], nics: Sequence[Nic], facts: HostFacts) -> bool:
+    """Whether anything tells that the host has more than one node with CPUs.
+
+    SYS alone does not: virtual machines and boards with several roots say so on one socket. Beside
+    cards that are nearer it does.
+    """
     return (
         len([node for node in facts.numa if node.cpus]) > 1
         or (facts.cpu.sockets or 1) > 1
         or len({device.numa_node for device in devices} - {None}) > 1
-        or any(pair.link.kind is LinkKind.SYSTEM for pair in pairs)
-        or any(nic.across for nic in nics)
+        or len({bool(nic.across) for nic in nics}) > 1
     )
 
 
@@ -271,7 +269,7 @@ def _notes(
         yield "fabric without distances: a table of weights would tell which pairs are direct"
     if any(pair.link.kind is LinkKind.SYSTEM for pair in pairs if _one_node(pair, devices)):
         yield "SYS is printed inside a NUMA node too: it says only that there is no fast path"
-    several = _several_nodes(devices, pairs, (), facts)
+    several = _several_nodes(devices, (), facts)
     node = next(iter(nodes), None)
     if len(devices) > 1 and len(nodes) == 1 and node is not None:
         by_tool = all(places[device.label].by_tool for device in devices)

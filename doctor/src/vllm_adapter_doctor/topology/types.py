@@ -153,7 +153,7 @@ class Island:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A link that is not as its siblings. `kind`: degraded, asymmetric or missing."""
+    """A link that is not as its siblings. `kind`: degraded, asymmetric, missing or lost."""
 
     kind: str
     devices: tuple[str, ...]

@@ -17,6 +17,8 @@ def unavailable(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     built = next((name for name in data["ask"] if name in box.builds), None)
     if built is None or (box.other_runtime or built) != built:
         return
+    if built == "xpu" and box.facts.report and not box.has_line(data["said_of_xpu"]):
+        return  # "Is CUDA available: False" is what a build for XPU rightly says
     said = [Evidence(f"torch {torch.version}; it says that no device is available", "host facts")]
     here = [one for one in box.facts.accelerators if one.vendor == built and not one.integrated]
     values = {"built": built, "ask": data["ask"][built], "count": str(len(here))}

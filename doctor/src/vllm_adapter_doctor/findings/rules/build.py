@@ -10,7 +10,7 @@ from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.facts import Line
 from vllm_adapter_doctor.devices.box_device import Device
 from vllm_adapter_doctor.devices.build_rules import NO_CODE, build_archs, code_verdicts
-from vllm_adapter_doctor.devices.device_names import capability
+from vllm_adapter_doctor.devices.device_names import capability, described
 from vllm_adapter_doctor.devices.rules import is_display_only
 from vllm_adapter_doctor.devices.verdict import Outcome
 from vllm_adapter_doctor.findings.host import ExaminedHost, quoted
@@ -45,6 +45,9 @@ def no_kernel_image(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     build = f"torch {torch.version}" if torch and torch.version else "the installed torch"
     values = {"name": named or "", "build": build, "remedy": _remedy(box, data)}
     served = [has for one in box.devices if (has := _has_code(box, one)) is not None]
+    lacking = [one for one in box.devices if _has_code(box, one) is False]
+    if lacking:
+        values["box_device"] = described(lacking)
     if named:
         case = "extension"
     elif box.has_line(r"(?i)enable[_-]lora|\blora\b|punica"):
@@ -55,6 +58,8 @@ def no_kernel_image(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
         case = "other extension"
     else:
         case = "torch"
+        if box.has_line(r"is not compatible with the current PyTorch"):
+            return  # torch itself has named the device
     yield RuleHit([quoted(line) for line in lines[:3]], values, case)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.facts import Driver, Line
+from vllm_adapter.hostfacts.known_vendors import VENDORS
 from vllm_adapter_doctor.devices.build_rules import code_verdicts
 from vllm_adapter_doctor.devices.device_names import capability
 from vllm_adapter_doctor.devices.driver_rules import BELOW_FLOOR, TOO_OLD, driver_verdicts
@@ -109,10 +110,13 @@ def for_every_runtime(box: ExaminedHost, _: Data) -> Iterator[RuleHit]:
             if one.code == BELOW_FLOOR:
                 name, level = device.title, capability(device) or ""
                 source = device.reported.source if device.reported else "PCI"
+                floor = VENDORS[device.vendor].code_floor
+                case = "device" if float(level or 0) * 10 < floor else "vllm"
+                least = f"{VENDORS[device.vendor].vllm_floor / 10:.1f}"
                 yield RuleHit(
                     [Evidence(f"{name}: compute capability {level}", source)],
-                    {"name": name, "capability": level},
-                    "device",
+                    {"name": name, "capability": level, "least": least},
+                    case,
                 )
 
 

@@ -33,6 +33,8 @@ _SERVER: Final = r"(?i)vllm|sglang|ray::|EngineCore|Worker_TP"
 
 
 def _name(one: Accelerator) -> str:
+    if one.source == "kernel log" and one.bdf:  # which counts no devices
+        return _place(one)
     where = f" ({one.bdf})" if one.bdf else ""
     return f"{one.vendor} device {one.index}{where}"
 
@@ -65,6 +67,7 @@ def device_errors(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     if not any(one.health.errors for one in box.facts.accelerators):
         yield from _of_lines(box, [one for one in known if one.name not in data["of_devices"]])
         return
+    hung: set[str] = set()  # devices of which the worse is said already
     for kind in known:
         named = _place if kind.name in data["by_place"] else _name
         hit = [
@@ -75,7 +78,12 @@ def device_errors(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
         ]
         if hit:
             evidence = [Evidence(error, f"{source}, {name}") for name, source, error in hit]
+            if kind.name == "reset":
+                hit = [one for one in hit if one[0] not in hung]
+            hung |= {name for name, _, _ in hit}
             names = ", ".join(dict.fromkeys(name for name, _, _ in hit))
+            if not names:
+                continue
             yield RuleHit(evidence[:MAX_EVIDENCE], {"devices": names}, kind.name)
 
 
@@ -136,6 +144,7 @@ def held(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
         whole = (one for one in devices if not _part(one, parted))
         idle = min((one.memory_used_bytes or 0 for one in whole), default=0)
         said: set[int] = set()
+        yield from _in_use(box, devices)
         for one in devices:
             total = one.memory_total_bytes or 1
             processes = [p for p in one.processes if (p.memory_bytes or 0) > total * _BUSY_SHARE]
@@ -169,6 +178,28 @@ def held(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
                 },
                 "now" if box.live or len(devices) > 1 else "in a report",
             )
+
+
+def _in_use(box: ExaminedHost, devices: Sequence[Accelerator]) -> Iterator[RuleHit]:
+    """Devices of a report that are in use beside others that are free."""
+    full = [
+        one
+        for one in devices
+        if (one.memory_used_bytes or 0) > (one.memory_total_bytes or 1) * _HALF
+    ]
+    if box.live or not full or len(full) == len(devices) or any(one.processes for one in full):
+        return
+    evidence = [
+        Evidence(
+            f"{_name(one)}: {(one.memory_used_bytes or 0) >> 20} of "
+            f"{(one.memory_total_bytes or 0) >> 20} MiB in use",
+            one.source,
+        )
+        for one in full
+    ]
+    free = ", ".join(str(one.index) for one in devices if one not in full)
+    values = {"devices": ", ".join(map(_name, full)), "free": free}
+    yield RuleHit(evidence[:MAX_EVIDENCE], values, "in use")
 
 
 def _part(one: Accelerator, parted: str) -> bool:

@@ -14,10 +14,10 @@ def unified(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """A device that shares the host's memory, or shows its own as nodes of the host."""
     shared = [
         one
-        for one in box.facts.accelerators
+        for one in box.devices
         if one.unified_memory or re.search(data["names"], one.name or "")
     ]
-    own = [one for one in box.facts.accelerators if one.memory_nodes]
+    own = [one for one in box.devices if one.reported and one.reported.memory_nodes]
     found = shared or own
     if found and not all(one.integrated for one in found):
         name = found[0].name or f"{found[0].vendor} device"

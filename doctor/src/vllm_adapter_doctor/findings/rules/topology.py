@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.contract.finding import Evidence
 from vllm_adapter.hostfacts.facts import HostFacts
-from vllm_adapter_doctor.findings.host import ExaminedHost
+from vllm_adapter_doctor.findings.host import MAX_EVIDENCE, ExaminedHost
 from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
 if TYPE_CHECKING:
@@ -53,10 +53,28 @@ def weak_links(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     """Problems of the topology itself, of the kinds of `data`."""
     if not _tells(box):
         return
-    for problem in _topology(box.facts).problems:
+    topology = _topology(box.facts)
+    for problem in topology.problems:
         if problem.kind in data["kinds"]:
-            said = [Evidence(problem.sentence, _sources(box))]
-            yield RuleHit(said, {"sentence": problem.sentence}, problem.kind)
+            said = [Evidence(text, _sources(box)) for text in _cells(topology, problem.devices)]
+            yield RuleHit(said[:MAX_EVIDENCE], {"sentence": problem.sentence}, problem.kind)
+
+
+def _cells(topology: Topology, devices: Sequence[str]) -> list[str]:
+    """What the table says of a pair, or of a device and the others, each kind of link once."""
+    if len(devices) == 2 and (pair := topology.pair(*devices)):
+        back = f", back {pair.reverse.shown}" if pair.reverse else ""
+        return [f"{pair.first} to {pair.second}: {pair.link.shown}{back}"]
+    found: list[str] = []
+    for device in devices:
+        by_link: dict[str, list[str]] = {}
+        for pair in topology.pairs:
+            if device in (pair.first, pair.second):
+                other = pair.second if pair.first == device else pair.first
+                back = f", back {pair.reverse.shown}" if pair.reverse else ""
+                by_link.setdefault(pair.link.shown + back, []).append(other)
+        found += [f"{device} to {', '.join(others)}: {shown}" for shown, others in by_link.items()]
+    return found
 
 
 def no_fabric(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
@@ -125,8 +143,14 @@ def unknown_node(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     if not without:
         return
     labels = ", ".join(one.label for one in without)
+    places: dict[str, list[str]] = {}
+    for one in without:
+        places.setdefault(one.place, []).append(one.label)
     yield RuleHit(
-        [Evidence(f"{one.label}: {one.place}", _sources(box)) for one in without[:5]],
+        [
+            Evidence(f"{', '.join(those)}: {place}", _sources(box))
+            for place, those in [*places.items()][:MAX_EVIDENCE]
+        ],
         {"devices": labels},
         "a gap" if known else "none reported",
     )
@@ -211,5 +235,6 @@ def peer_access(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
         if one.vendor == data["vendor"] and one.name and re.search(data["names"], one.name)
     ]
     topology = _topology(box.facts)
-    if len(named) > 1 and topology.pairs and not topology.domains:
+    told = any(pair.link.kind.word != "unknown" for pair in topology.pairs)
+    if len(named) > 1 and told and not topology.domains:
         yield RuleHit([Evidence(named[0], _sources(box))], {"name": named[0]}, "not to count on")

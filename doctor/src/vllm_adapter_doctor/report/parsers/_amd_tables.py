@@ -21,6 +21,8 @@ _OTHER_TITLE: Final = re.compile(r"={4,}|\bTABLE\b")
 _LABEL: Final = re.compile(
     r"(?:GPU|HCU|DCU)\d{1,3}|[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"
 )
+_BRACKETS: Final = re.compile(r"\b(GPU|HCU|DCU)\[(\d{1,3})\](?!\s*:)")
+"""Labels as older tools and Hygon's print them."""
 _CELLS: Final = {
     "weight": re.compile(r"\d{1,5}|N/?A|None"),
     "hops": re.compile(r"\d{1,3}|N/?A|None"),
@@ -54,7 +56,7 @@ def read_tables(report: Report) -> list[PairTable]:
     current: PairTable | None = None
     last = len(report.lines) - 1
     for position, line in enumerate(report.lines):
-        text = line.text.strip()
+        text = _BRACKETS.sub(r"\1\2", line.text.strip())
         if title := _TITLES.search(text):
             kind, current = _kind(title[1]), None
             continue

@@ -42,6 +42,7 @@ def board_table(
             pairs = 1 + sum(1 for group in columns.groups() if group)
         head = rows.first.search(line.text)
         if head:
+            _half(found, layout, rows, boards, named)
             named = head
             continue
         placed = rows.second.search(line.text) if named else None
@@ -50,6 +51,7 @@ def board_table(
             device = _device(layout, rows, boards, named, placed, whole, pairs)
             found.setdefault((device.index, device.die or 0), device)
             named = None
+    _half(found, layout, rows, boards, named)
     chips = [found[key] for key in sorted(found)]
     if not from_start:
         return tuple(chips)  # the table's beginning is lost, and with it who is first
@@ -83,6 +85,7 @@ def _device(
         card=int(named["index"]),
         die=int(placed["die"]) if placed["die"] else None,
         bdf=normal_bdf(placed["bdf"]),
+        node_number=_number_of_node(placed),
         arch=arch_of_name(named["name"], boards),
         memory_total_bytes=total * MIB if total else None,
         memory_used_bytes=used * MIB if 0 < total >= used else None,
@@ -93,6 +96,32 @@ def _device(
             utilization_percent=number(placed["load"]),
         ),
     )
+
+
+def _half(
+    found: dict[tuple[int, int], Accelerator],
+    layout: ToolLayout,
+    rows: Rows,
+    boards: BoardColumns,
+    named: re.Match[str] | None,
+) -> None:
+    """A chip of whose two rows the second is cut: it is there, and the rest is unknown."""
+    if named is not None and (int(named["index"]), 0) not in found:
+        name = named["name"]
+        found[int(named["index"]), 0] = Accelerator(
+            layout.vendor,
+            int(named["index"]),
+            rows.source or layout.source,
+            name=name,
+            card=int(named["index"]),
+            arch=arch_of_name(name, boards),
+            health=Health(status=named["status"]),
+        )
+
+
+def _number_of_node(placed: re.Match[str]) -> int | None:
+    number_ = placed.groupdict().get("node")
+    return int(number_) if number_ else None
 
 
 def _add_process(

@@ -19,6 +19,10 @@ _LISTED: Final = re.compile(
 )
 _GCN: Final = re.compile(r"^(.*?)\s*\((?:(gfx[0-9a-f]{3,4})\b[^()]*|NoGCNArchName\w*)\)$")
 _XPU: Final = re.compile(r"^\s*XPU (\d{1,3}): (\S.*?) \((\d+(?:\.\d+)?GB)\)\s*$")
+_MIG: Final = re.compile(
+    r"^\s*MIG (?P<profile>(?:\d+c\.)?\d+g\.\S+)\s+Device\s+(?P<number>\d+):"
+    r"(?: \(UUID: (?P<uuid>MIG-[^)\s]+)\))?\s*$"
+)
 _WSL: Final = re.compile(r"(?i)\bmicrosoft-standard\b|\bWSL2?\b")
 _LINUX: Final = re.compile(r"\bLinux-\d+\.\d|\bLinux \S+ \d+\.\d+\.\d")
 _INTEL: Final = re.compile(r"^\s*[*•-]\s*(?:\[(\d{1,3})\]\s*)?(\S.*)$")
@@ -46,6 +50,7 @@ def cuda_devices(
         single = _named(first, 0, "torch", software, face)
         return (single,) if single else ()
     found: dict[int, Accelerator] = {}
+    instances: list[Accelerator] = []
     for line in report.lines[start:]:
         listed = _LISTED.match(line.text)
         if listed:
@@ -56,9 +61,31 @@ def cuda_devices(
                 device = replace(device, source="collect_env")
             if device and device.index not in found:
                 found[device.index] = device
-        elif head and line.text.strip() and found and not line.text.strip().startswith("MIG "):
+        elif instance := _MIG.match(line.text):
+            instances += _instance(found, instance)
+        elif head and line.text.strip() and found:
             break
-    return tuple(found[index] for index in sorted(found))
+    return (*(found[index] for index in sorted(found)), *instances)
+
+
+def _instance(found: dict[int, Accelerator], listed: re.Match[str]) -> list[Accelerator]:
+    """A MIG instance below its GPU, which is then split."""
+    if not found:
+        return []
+    parent = found[max(found)]
+    found[parent.index] = replace(parent, partition="MIG")
+    return [
+        Accelerator(
+            parent.vendor,
+            parent.index,
+            parent.source,
+            name=parent.name,
+            card=parent.index,
+            die=int(listed["number"]),
+            uuid=listed["uuid"],
+            partition=listed["profile"],
+        )
+    ]
 
 
 def kunlun_devices(report: Report, fields: Sequence[ReportField]) -> tuple[Accelerator, ...]:

@@ -26,8 +26,9 @@ _HABANA_ADDED: Final = re.compile(rf"Successfully added device ({_BDF})")
 _HABANA_ACCEL: Final = re.compile(
     rf"\baccel accel(\d+): Successfully added device ({_BDF}) to habanalabs driver"
 )
+_HABANA_FOUND: Final = re.compile(rf"\bhabanalabs ({_BDF}): Habana Labs (\w+) device detected")
 _HABANA_DRIVER: Final = re.compile(
-    r"\bhabanalabs: loading driver, version: (\d+(?:\.\d+)+-[0-9a-f]{7,})\s*$"
+    r"\bhabanalabs[ :].*?[Dd]river,? [Vv]ersion: (\d+(?:\.\d+)+-[0-9a-f]{7,})\s*$"
 )
 _HABANA_BAD: Final = re.compile(
     r"^(?:Failed|failed|Cannot|Can't|Error)\b|NOT usable|unusable|fatal|[Hh]eartbeat"
@@ -49,12 +50,14 @@ _LOADED: Final = re.compile(
 )
 _AMD: Final = re.compile(rf"\bamdgpu (?P<bdf>{_BDF}): (?P<what>\S.*)$")
 _AMD_BAD: Final = re.compile(
-    r"GPU reset begin|GPU reset.* failed|ring \S+ timeout|uncorrectable|GPU recovery failed"
+    r"GPU reset begin|GPU reset.* failed|queue reset failed|MODE\d reset|GPU reset succeeded|ring \S+ timeout|uncorrectable|GPU recovery failed"
     r"|[Ff]atal error during GPU init|probe .*failed|page fault|MES failed"
 )
 _AMD_VERSION: Final = re.compile(r"\bamdgpu version: (\d+(?:\.\d+)+)\s*$")
 _INTEL: Final = re.compile(rf"\b(?:xe|i915) (?P<bdf>{_BDF}): (?P<what>\S.*)$")
-_INTEL_BAD: Final = re.compile(r"\*ERROR\*|GPU HANG|wedged|Timedout job|probe .*failed")
+_INTEL_BAD: Final = re.compile(
+    r"\*ERROR\*|GPU HANG|wedged|Timedout job|probe .*failed|[Ee]ngine reset|Fault response: Unsuccess"
+)
 _SINGLE: Final = (
     ("rocm", _AMD, _AMD_BAD),
     ("xpu", _INTEL, _INTEL_BAD),
@@ -66,6 +69,7 @@ def parse(report: Report) -> HostFacts:
     report = without_blank_lines(report)
     found: dict[tuple[str, str], list[str]] = {}
     places: dict[str, str] = {}
+    detected: dict[str, str] = {}
     drivers: list[Driver] = []
     for position, line in enumerate(report.lines):
         if not is_complete_line(report, position):
@@ -74,6 +78,8 @@ def parse(report: Report) -> HostFacts:
         if not _OURS.search(text):
             continue
         _gaudi(text, found, places)
+        if there := _HABANA_FOUND.search(text):
+            detected[there[1]] = there[2]
         xid = _XID.search(text)
         nvidia = None if xid else _NVIDIA.search(text)
         if xid:
@@ -98,7 +104,9 @@ def parse(report: Report) -> HostFacts:
             said = version.search(text)
             if said:
                 drivers.append(Driver(component, said[1], SOURCE))
-    return HostFacts(accelerators=_devices(found, places), drivers=tuple(dict.fromkeys(drivers)))
+    return HostFacts(
+        accelerators=_devices(found, places, detected), drivers=tuple(dict.fromkeys(drivers))
+    )
 
 
 def _details_below(lines: Iterable[str]) -> str | None:
@@ -143,9 +151,12 @@ def _full(text: str) -> str | None:
 
 
 def _devices(
-    found: dict[tuple[str, str], list[str]], places: dict[str, str]
+    found: dict[tuple[str, str], list[str]], places: dict[str, str], detected: dict[str, str]
 ) -> tuple[Accelerator, ...]:
-    devices: list[Accelerator] = []
+    devices = [
+        Accelerator("gaudi", index, SOURCE, name=name, bdf=normal_bdf(bdf), driver="habanalabs")
+        for index, (bdf, name) in enumerate(detected.items())
+    ]
     for (vendor, who), errors in found.items():
         gaudi = who.isdigit()  # its driver names devices by number, all others by bus address
         if not (errors or gaudi):

@@ -47,6 +47,10 @@ _ASKED: Final = re.compile(
 )
 _WINDOWS: Final = re.compile(r"(?:4[5-9]|[5-9]\d)\d\.\d\d")  # WSL has devices since 455
 _LISTED: Final = re.compile(r"^\s*GPU (\d+): (\S.*?) \(UUID: (GPU-[0-9A-Fa-f-]{36})\)?\s*$")
+_WRITTEN: Final = re.compile(  # as people write it down: the list without its UUIDs
+    r"^\s*(?:[-*]\s+)?\**GPU (\d+)\**:\**\s+((?:NVIDIA|Tesla|GeForce|Quadro) [^|(,;:]*?)"
+    r"(?:\s*[(,].*)?\s*$"
+)
 _LISTED_MIG: Final = re.compile(
     r"^\s*MIG ((?:\d+c\.)?\d+g\.\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)\s]+)\)\s*$"
 )
@@ -121,11 +125,18 @@ def _asked(report: Report) -> list[Driver]:
 def _listed(report: Report) -> tuple[Accelerator, ...]:
     """The lines of `nvidia-smi -L`; MIG instances follow their GPU."""
     found: list[Accelerator] = []
-    for line in report.lines:
+    for position, line in enumerate(report.lines):
         gpu = _LISTED.match(line.text)
         if gpu:
             vendor = maker(gpu[2], "cuda")
             found.append(Accelerator(vendor, int(gpu[1]), "nvidia-smi", name=gpu[2], uuid=gpu[3]))
+            continue
+        written = _WRITTEN.match(line.text)
+        if written and "MiB" not in line.text and is_complete_line(report, position):
+            name = written[2].strip("*` ")
+            found.append(
+                Accelerator(maker(name, "cuda"), int(written[1]), "nvidia-smi", name=name)
+            )
             continue
         mig = _LISTED_MIG.match(line.text)
         if mig and found:
@@ -148,7 +159,14 @@ def _listed(report: Report) -> tuple[Accelerator, ...]:
 
 
 def _once(found: list[Accelerator]) -> tuple[Accelerator, ...]:
-    return tuple({(one.index, one.die, one.uuid): one for one in found}.values())
+    listed = {(one.index, one.die) for one in found if one.uuid}
+    return tuple(
+        {
+            (one.index, one.die, one.uuid): one
+            for one in found
+            if one.uuid or (one.index, one.die) not in listed
+        }.values()
+    )
 
 
 def _table(report: Report, start: int, stop: int) -> tuple[Accelerator, ...]:

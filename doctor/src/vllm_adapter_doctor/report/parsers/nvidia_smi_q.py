@@ -64,11 +64,26 @@ _WITHIN: Final = {  # parts of a section whose keys are read as the section's ow
     "gpu_ceiling_power_limit": "gpu_power_readings",
     "gpu_base_power": "gpu_power_readings",
 }
-_FABRIC: Final = {
-    "summary": ("Unhealthy", "Limited Capacity"),
-    "bandwidth": ("Degraded",),
-    "route_unhealthy": ("True",),
+_FABRIC: Final = {  # the good value of each: any other one is a fault
+    "state": ("completed",),
+    "status": ("success",),
+    "summary": ("healthy",),
+    "bandwidth": ("full",),
+    "degraded_bandwidth": ("no", "false"),
+    "route_recovery": ("no", "false"),
+    "route_recovery_in_progress": ("no", "false"),
+    "route_unhealthy": ("no", "false"),
+    "access_timeout_recovery": ("no", "false"),
+    "incorrect_configuration": ("none", "no", "false"),
 }
+_UNTOLD: Final = (
+    "",
+    "n/a",
+    "not supported",
+    "unknown",
+    "requested functionality has been deprecated",
+)
+"""Values that say nothing."""
 _ALIASES: Final = {
     "gpu_uuid": "uuid",
     "gpu_current_temp": "gpu_temp",
@@ -254,9 +269,12 @@ def _health(gpu: _Gpu) -> Health:
         errors.append("the tool cannot read this device any more")
     errors += [
         f"of its NVLink fabric the tool says {key.replace('_', ' ')}: {value}"
-        for key, bad in _FABRIC.items()
-        if (value := values.get(("fabric", key), "")) in bad
+        for key, good in _FABRIC.items()
+        if (value := values.get(("fabric", key), "")).lower() not in (*good, *_UNTOLD)
     ]
+    recovery = values.get(("", "gpu_recovery_action"), "")
+    if recovery.lower() not in ("none", *_UNTOLD):
+        errors.append(f"the tool asks for a recovery of this device: {recovery}")
     failed = ("remapping_failure_occurred", "remapped_row_failure")  # as text, and in XML
     if any(values.get(("remapped_rows", key)) == "Yes" for key in failed):
         errors.append("remapping of a failed memory row failed")

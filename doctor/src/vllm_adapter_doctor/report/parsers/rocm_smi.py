@@ -52,6 +52,8 @@ def parse(report: Report) -> HostFacts:
     for layout in ours:
         for device in _concise(report, layout.vendor, layout.head, [one.head for one in ours]):
             devices = join_accelerators(devices, (device,))
+    if not devices:
+        devices = tuple(_headless(report))
     drivers = [
         Driver("amdgpu", found[1], _SOURCE)
         for position, found in report.find(_DRIVER)
@@ -65,6 +67,17 @@ def parse(report: Report) -> HostFacts:
     if any(derives(device.vendor, _VENDOR) for device in devices):
         drivers = []
     return HostFacts(accelerators=devices, drivers=tuple(dict.fromkeys(drivers)))
+
+
+def _headless(report: Report) -> Iterator[Accelerator]:
+    """Rows of partitions whose table's head was not pasted."""
+    for line in report.lines:
+        row, part = _ROW.match(line.text), _PARTITION.search(line.text)
+        if row and part and _WATTS.search(line.text):
+            number = int(part[3]) if part[3] else None
+            yield Accelerator(
+                _VENDOR, int(row["index"]), _SOURCE, die=number, partition=f"{part[2]} {part[1]}"
+            )
 
 
 def _concise(

@@ -17,18 +17,30 @@ _RELEASE: Final = re.compile(
 _WINDOWS_DRIVER: Final = re.compile(  # since 595 some of Linux have two numbers too
     r"^\W*(?:CUDA Driver Version|Nvidia driver version)\s*: (?:5[3-8]\d|59[0-4])\.\d\d$"
 )
+_TWO_NUMBERS: Final = re.compile(  # the tool's own and Windows's: see `_WINDOWS_DRIVER`
+    r"\bNVIDIA-SMI\s+(\d{3}\.\d+(?:\.\d+)?)\s+Driver Version:\s+((?:4[5-9]\d|5\d\d)\.\d\d)\s"
+)
 _SIGNS: Final = (
-    (re.compile(r"microsoft-standard-WSL2|/usr/lib/wsl/|/dev/dxg\b|/mnt/wslg\b", re.I), ("wsl2",)),
+    (
+        re.compile(
+            r"microsoft-standard-WSL2|/usr/lib/wsl/|/dev/dxg\b|/mnt/wslg\b|\bWSL is detected\b"
+            r"|\bWSL environment detected|\blibrocdxg|roc\w*4wsl"
+            r"|\bWSL ?2\b.*\b(?:Ubuntu|Windows|kernel)"
+            r"|\b(?:Ubuntu|Windows|Debian)\b.*\bWSL ?2\b",
+            re.I,
+        ),
+        ("wsl2",),
+    ),
     (
         re.compile(
             r"/\.dockerenv|/docker/overlay2|nvidia-container-cli|^Attaching to \S+-\d+\b"
-            r"|^(?:\S*[$#] )?(?:sudo )?docker (?:run|exec|compose)\b"
+            r"|(?:^|[$#] )(?:sudo )?docker (?:run|exec|compose)\b"
             r"|^\(?\w*\)?\s?root@[0-9a-f]{12}:"
         ),
         ("container", "docker"),
     ),
     (
-        re.compile(r"/run/\.containerenv|^(?:\S*[$#] )?(?:sudo )?podman (?:run|exec)\b"),
+        re.compile(r"/run/\.containerenv|(?:^|[$#] )(?:sudo )?podman (?:run|exec)\b"),
         ("container", "podman"),
     ),
     (
@@ -67,6 +79,8 @@ def parse(report: Report) -> HostFacts:
             hypervisor = known_value(vendor[1].strip())
         if not release and (named := _RELEASE.search(text)):
             release = named[1].lower()
+        if (tool := _TWO_NUMBERS.search(text)) and tool[1] != tool[2]:
+            words.add("wsl2")
         for sign, meaning in _SIGNS:
             if sign.search(text):
                 words.update(meaning)
