@@ -148,10 +148,13 @@ def test_one_figure_changes_the_lines_that_read_it(capsys, model, tmp_path, figu
     assert run(capsys, "plan", name, "--diff", old, old)[0] == 0
 
 
-def test_diff_of_two_profiles_and_of_two_versions_of_an_adapter(capsys, model, tmp_path):
+def test_diff_of_profiles_of_reports_and_of_versions_of_an_adapter(capsys, model, tmp_path):
     name = model(LLAMA3_8B)
     code, out, _ = run(capsys, "plan", name, "--diff", "h200", "a100-sxm-80gb")
     assert code == 1 and "device_memory: 141,000,000,000 bytes -> 80,000,000,000 bytes" in out
+    reports = ("nvidia-smi/02-wsl-smi-535-driver-537.txt", "collect-env/17-2080ti-8x-sm75.txt")
+    code, out, _ = run(capsys, "plan", name, "--diff", *(str(REPORTS / one) for one in reports))
+    assert code == 1 and "dtype: bfloat16 -> float16" in out
     package = CUDA.parent
     folder = tmp_path / "vllm_adapter_cuda"
     (folder / "capabilities").mkdir(parents=True)
@@ -174,6 +177,19 @@ def test_a_report_is_planned_on_what_devices_chooses(capsys, model):
     assert values(found)["dtype"] == "float16"
 
 
+def test_links_of_a_report_and_the_chip_of_a_profile(capsys, model):
+    """Four cards joined in pairs: a group is a pair, and each worker is bound beside its card."""
+    report = str(REPORTS / "topology-nvidia/22-4xa100-pcie-nvlink-pairs.txt")
+    words = ["--report", report, "--device-profile", "a100-pcie-80gb", "--context", "4096"]
+    code, found = planned(capsys, model(LLAMA3_70B), *words)
+    lines = values(found)
+    assert code == 0 and (lines["tensor_parallel"], lines["data_parallel"]) == (2, 2)
+    assert [one["domain"] for one in lines["ranks"]] == [0, 0, 1, 1]
+    assert "--numa-bind-nodes 0 1 2 3 --numa-bind-cpus 0-23 24-47" in found["vllm_serve"]
+    flags = [one["flag"] for one in found["container"]]
+    assert any("gpus" in flag for flag in flags)
+
+
 def test_an_encoder_has_no_cache(capsys, model):
     code, found = planned(capsys, model(BERT_BASE), "--device-profile", "h200")
     assert code == 0 and "kv_blocks" not in values(found)
@@ -185,7 +201,9 @@ BAD = {
     "a profile": ["{model}", "--device-profile", "h2000"],
     "several": ["{model}", "--device-profile", "a100"],
     "a count": ["{model}", "--device-profile", "h200:0"],
-    "two sources": ["{model}", "--device-profile", "h200", "--report", "x.txt"],
+    "no report": ["{model}", "--device-profile", "h200", "--report", "x.txt"],
+    "a count of a report": ["{model}", "--device-profile", "h200:8", "--report", "{report}"],
+    "no name": ["{model}", "--report", "{report}"],
     "two outputs": ["{model}", "--device-profile", "h200", "--json", "--vllm-args"],
     "context": ["{model}", "--device-profile", "h200", "--context", "0"],
     "too long": ["{model}", "--device-profile", "h200", "--context", "9000"],
@@ -205,6 +223,7 @@ def test_bad_input_is_one_sentence(capsys, model, words):
         "model": model(LLAMA3_8B),
         "other": model({"model_type": "mamba"}, "other"),
         "broken": model(LLAMA3_8B | {"num_hidden_layers": -4}, "broken"),
+        "report": str(REPORTS / "topology-nvidia/22-4xa100-pcie-nvlink-pairs.txt"),
     }
     code, out, err = run(capsys, "plan", *(word.format(**names) for word in words))
     assert (code, out) == (2, "")

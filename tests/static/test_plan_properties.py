@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from model_configs import CONFIGS
 from planning_boxes import GIB, box, plan
 
+from vllm_adapter.planning.box import PlanDevice
 from vllm_adapter.planning.operator_flags import own_values
 from vllm_adapter.planning.sizing import size
 
@@ -105,6 +106,40 @@ def test_no_plan_exceeds_a_limit(model, count, multiple, objective):
         used = memory.weights + memory.activations + memory.reserve + max(0, found.sizing.room)
         assert used <= memory.budget <= memory.capacity
         assert found.sizing.blocks * found.sizing.block_bytes <= found.sizing.room
+
+
+@FEW
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    st.sampled_from(["Llama-3-8B", "Llama-3-70B", "SmolLM2-135M", "DeepSeek-V3"]),
+    st.sampled_from(["latency", "throughput"]),
+)
+def test_a_tensor_parallel_group_stays_in_its_link_domain(domains, model, objective):
+    """Whatever the order in which the devices of several domains are numbered."""
+    devices = tuple(
+        PlanDevice(f"acme:{i}", "Acme 1", domain, domain, f"{8 * i}-{8 * i + 7}", str(i))
+        for i, domain in enumerate(domains)
+    )
+    numbers = tuple(map(str, range(len(domains))))
+    chip = replace(
+        box(len(domains)),
+        devices=devices,
+        numa_bound=True,
+        visible=(("ACME_VISIBLE", "{numbers}"),),
+        all_numbers=numbers,
+    )
+    found = plan(model, chip, 2048, None, objective)
+    ranks, size = found.line("ranks").value, found.groups.tensor
+    assert len({one["device"] for one in ranks}) == len(ranks) == found.groups.devices
+    for at in range(0, len(ranks), size):
+        assert len({one["domain"] for one in ranks[at : at + size]}) == 1
+    # what the process sees is what the ranks are, in their order; so are the bindings
+    order = tuple(one["device"].rpartition(":")[2] for one in ranks)
+    variable = found.environment().get("ACME_VISIBLE")
+    assert order == (tuple(variable.split(",")) if variable else numbers[: len(order)])
+    flags = found.line("numa").flags
+    assert flags[2 : 2 + len(ranks)] == tuple(str(one["node"]) for one in ranks)
+    assert flags[3 + len(ranks) :] == tuple(one["cpus"] for one in ranks)
 
 
 @pytest.mark.parametrize(("figure", "says"), FIGURES.items())

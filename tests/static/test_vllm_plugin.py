@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import types
@@ -138,6 +139,15 @@ def test_operators_that_fail_are_left_to_vllm_or_refused_by_policy(vllm, monkeyp
     vllm_plugin.register()
     assert "operators stay vLLM's own: UnsupportedCase: no rms_norm" in capsys.readouterr().err
     monkeypatch.setenv("VA_FALLBACK", "error")
+    with pytest.raises(VllmAdapterError, match="hidden 7"):
+        vllm_plugin.register()
+
+
+def test_a_device_that_vllm_does_not_know_has_nothing_to_be_left_to(vllm):
+    def register(selection):
+        raise UnsupportedCase("no rms_norm for hidden 7", hint="pad it")
+
+    vllm(dataclasses.replace(CHOSEN, shape="generic"), register=register)
     with pytest.raises(VllmAdapterError, match="hidden 7"):
         vllm_plugin.register()
 

@@ -23,6 +23,8 @@ example:
   vllm-adapter plan ./Llama-3-8B                                  this machine
   vllm-adapter plan config.json --device-profile mi300x:8 --concurrency 64
   nvidia-smi | vllm-adapter plan ./Llama-3-8B --report -          another machine
+  vllm-adapter plan config.json --report links.txt --device-profile h200
+                                                    links and NUMA nodes of a report, of H200
   vllm-adapter plan config.json --device-profile h200 --vllm-args
   vllm-adapter plan config.json --device-profile h200 -- --max-num-seqs 32 --dtype float16
   vllm-adapter plan config.json --diff old.json new.json          two descriptors
@@ -53,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device-profile",
         metavar="NAME[:N]",
-        help="N devices of a descriptor: mi300x, h200:8, or the path of one",
+        help="N devices of a descriptor: mi300x, h200:8, or the path of one; with --report, which "
+        "chip the devices are that it shows",
     )
     parser.add_argument("--context", type=int, metavar="N", help="tokens of a sequence")
     parser.add_argument(
@@ -125,10 +128,6 @@ def workload(
 def _check(args: argparse.Namespace) -> None:
     if args.json and args.vllm_args:
         raise InputError("--json and --vllm-args exclude each other", hint="take one of them")
-    if args.diff is None and args.report is not None and args.device_profile is not None:
-        raise InputError(
-            "--report and --device-profile both say which devices", hint="take one of them"
-        )
     if args.diff is not None and (args.html or args.vllm_args or args.report):
         raise InputError(
             "--diff takes no --html, --vllm-args and --report", hint="its two sides say all"
@@ -139,9 +138,9 @@ def _box(args: argparse.Namespace) -> PlanBox:
     from vllm_adapter.planning.profiles import box_of_profile
     from vllm_adapter.planning.sources import box_of_machine
 
-    if args.device_profile is not None:
+    if args.report is None and args.device_profile is not None:
         return box_of_profile(args.device_profile)
-    return box_of_machine(args.report)
+    return box_of_machine(args.report, args.device_profile)
 
 
 def _diff(args: argparse.Namespace, demand: ModelDemand, asked: Workload) -> int:

@@ -15,7 +15,6 @@ from vllm_adapter.errors import InputError, UnsupportedCase
 if TYPE_CHECKING:
     from vllm_adapter.contract.tuning import TuningTable
     from vllm_adapter.engine.device import OpenDevice
-    from vllm_adapter.engine.ops.tuning import TuneCase
 
 HELP: Final = (
     "measure the launch choices of an adapter's kernels on this device, and keep the best"
@@ -74,14 +73,14 @@ def _tuned(args: argparse.Namespace) -> tuple[TuningTable, Path]:
     from vllm_adapter.contract.tuning import merged, read_table, write_table
     from vllm_adapter.discovery.tuning_files import cache_file
     from vllm_adapter.engine.device import open_device
-    from vllm_adapter.engine.ops.tuning import measure
+    from vllm_adapter.engine.ops.tuning import cases_of, measure
 
     opened = open_device(args.name, args.device)
     record = opened.adapter.record
     place = args.output or cache_file(record)
     if place is None:
         raise InputError("this user has no folder for caches", hint="give --output FILE")
-    cases = _cases(opened, args.op)
+    cases = cases_of(opened.capability, opened.device, record.name, args.op or tuple(OPERATORS))
     if not cases:
         raise UnsupportedCase(
             f"no entry of {record.name}'s descriptor {opened.capability.origin} has a choice to "
@@ -107,36 +106,15 @@ def _tuned(args: argparse.Namespace) -> tuple[TuningTable, Path]:
     return made, place
 
 
-def _cases(opened: OpenDevice, ops: list[str] | None) -> list[TuneCase]:
-    """What the descriptor's entries give to measure, each function asked once a dtype."""
-    import torch
-
-    from vllm_adapter.engine.ops.providers import load
-
-    asked = dict.fromkeys(
-        (entry.tune, dtype)
-        for op in ops or OPERATORS
-        for entry in opened.capability.operators.get(op, ())
-        if entry.declares and entry.tune
-        for dtype in entry.dtypes
-    )
-    found: list[TuneCase] = []
-    for function, dtype in asked:
-        give = load(function, opened.adapter.record.name)
-        found += give(opened.device, getattr(torch, dtype), opened.capability)
-    return found
-
-
 def _synchronize(opened: OpenDevice) -> Any:
     return lambda: opened.runtime.synchronize_stream(opened.record.index)
 
 
 def _table(opened: OpenDevice, entries: list[Any]) -> TuningTable:
-    import torch
-
     from vllm_adapter.contract.tuning import SCHEMA, TuningTable
     from vllm_adapter.discovery.tuning_files import digest_of
     from vllm_adapter.engine.device import live_units
+    from vllm_adapter.engine.ops.tuning import TORCH_VERSION
 
     record = opened.adapter.record
     return TuningTable(
@@ -145,7 +123,7 @@ def _table(opened: OpenDevice, entries: list[Any]) -> TuningTable:
         arch=opened.capability.identity.arch,
         units=live_units(opened.device, opened.capability),
         digest=digest_of(record, opened.capability),
-        made_with={"torch": str(torch.__version__), record.distribution: record.version},
+        made_with={"torch": TORCH_VERSION, record.distribution: record.version},
         entries=tuple(entries),
     )
 

@@ -14,13 +14,17 @@ from vllm_adapter.contract.capability import Capability
 
 @dataclass(frozen=True, slots=True)
 class PlanDevice:
-    """One device that may be used. `domain` numbers the link domain that it is in."""
+    """One device that may be used. `domain` numbers the link domain that it is in.
+
+    `number` is what the vendor's variable takes for it; empty where that is not known.
+    """
 
     id: str
     name: str
     domain: int = 0
     numa_node: int | None = None
     cpus: str = ""
+    number: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -56,8 +60,10 @@ class LostFeature:
 class PlanBox:
     """Devices of one kind with their descriptor; `origin` says in words where they are known from.
 
-    `domains_why` says how the link domains are known. `numa` is None where the map gives no flags,
-    and `numa_why` says why. `free_bytes` is what a device has left now, where it was read.
+    `domains_why` says how the link domains are known, `numa_why` what binding workers to nodes
+    does, or why they are not `numa_bound`. `visible` are (variable, form) pairs that choose
+    devices by their numbers, `all_numbers` what a process sees without them. `free_bytes` is what
+    a device has left now, where it was read.
     """
 
     origin: str
@@ -67,9 +73,10 @@ class PlanBox:
     domains_why: str = ""
     refused: tuple[tuple[str, str], ...] = ()
     lost: tuple[LostFeature, ...] = ()
-    numa_flags: tuple[str, ...] = ()
+    numa_bound: bool = False
     numa_why: str = ""
-    environment: tuple[tuple[str, str], ...] = ()
+    visible: tuple[tuple[str, str], ...] = ()
+    all_numbers: tuple[str, ...] = ()
     container: tuple[BoxFlag, ...] = ()
     notes: tuple[str, ...] = ()
     free_bytes: int | None = None
@@ -83,9 +90,23 @@ class PlanBox:
 
     @property
     def domain_size(self) -> int:
-        """Devices of the smallest link domain: what a tensor-parallel group may span."""
-        numbers = [device.domain for device in self.devices]
-        return min(numbers.count(one) for one in numbers)
+        """Devices of the largest link domain: what a tensor-parallel group may span."""
+        return max(map(len, self.domains().values()))
+
+    def domains(self) -> dict[int, list[PlanDevice]]:
+        """The devices by link domain."""
+        found: dict[int, list[PlanDevice]] = {}
+        for device in self.devices:
+            found.setdefault(device.domain, []).append(device)
+        return found
+
+    def in_groups(self, size: int) -> list[PlanDevice]:
+        """The devices in groups of a size, none of which leaves its domain; others are out."""
+        return [
+            device
+            for domain in self.domains().values()
+            for device in domain[: len(domain) // size * size]
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""

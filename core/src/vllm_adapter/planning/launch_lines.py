@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from vllm_adapter.planning.advice import Advice
-from vllm_adapter.planning.box import PlanBox
+from vllm_adapter.planning.box import PlanBox, PlanDevice
 from vllm_adapter.planning.demand import ModelDemand
 from vllm_adapter.planning.dtypes import BITS
 from vllm_adapter.planning.line import Figures, PlanLine
@@ -117,7 +117,7 @@ def numa_line(
     box: PlanBox, groups: RankGroups, figures: Figures, own: Mapping[str, str]
 ) -> list[PlanLine]:
     """The ranks with their devices, nodes and CPUs; then what the process's environment needs."""
-    used = box.devices[: groups.devices]
+    used = placed(box, groups)
     ranks = [
         {
             "rank": i,
@@ -132,9 +132,32 @@ def numa_line(
     if "numa" in own:
         lines.append(figures.line("numa", "own", "the operator's own flag", owner="operator"))
     elif not box.cpu:
-        value = "bound" if box.numa_flags else "not bound"
-        lines.append(figures.line("numa", value, box.numa_why, flags=box.numa_flags))
-    for name, text in box.environment:
-        why = "the process sees the chosen devices alone"
-        lines.append(figures.line(f"environment:{name}", text, why, environment={name: text}))
+        flags = numa_flags(box, used)
+        value = "bound" if flags else "not bound"
+        lines.append(figures.line("numa", value, box.numa_why, flags=flags))
+    numbers = tuple(device.number for device in used)
+    if all(numbers) and box.all_numbers and numbers != box.all_numbers[: len(numbers)]:
+        why = "the process sees these devices alone, those of a group beside each other"
+        for name, form in box.visible:
+            text = form.format(numbers=",".join(numbers))
+            lines.append(figures.line(f"environment:{name}", text, why, environment={name: text}))
     return lines
+
+
+def placed(box: PlanBox, groups: RankGroups) -> list[PlanDevice]:
+    """The device of each rank: those of a tensor-parallel group in one domain, if that can be."""
+    found = box.in_groups(groups.tensor)
+    if len(found) < groups.devices:  # wider than a domain, as an operator may want it
+        found = list(box.devices)
+    return found[: groups.devices]
+
+
+def numa_flags(box: PlanBox, used: Sequence[PlanDevice]) -> tuple[str, ...]:
+    """vLLM's flags that bind each worker, in the order of the ranks."""
+    nodes = [device.numa_node for device in used]
+    if not box.numa_bound or None in nodes:
+        return ()
+    flags = ["--numa-bind", "--numa-bind-nodes", *map(str, nodes)]
+    if all(device.cpus for device in used):
+        flags += ["--numa-bind-cpus", *(device.cpus for device in used)]
+    return tuple(flags)

@@ -32,15 +32,20 @@ def layers_of_stages(layers: int, stages: int) -> list[int]:
     return [least + (at < more) for at in range(stages)]
 
 
-def choices(demand: ModelDemand, devices: int, domain: int) -> Iterator[RankGroups]:
-    """Groups that use the devices, those of the fewest ranks a replica first."""
-    sizes = [n for n in tensor_sizes(demand, domain) if devices % n == 0]
+def choices(demand: ModelDemand, box: PlanBox, most: int) -> Iterator[RankGroups]:
+    """Groups of at most so many ranks, those of the fewest ranks a replica first.
+
+    A size is left out where a larger one leaves fewer devices over.
+    """
+    units = {n: len(box.in_groups(n)) // n for n in tensor_sizes(demand, most)}
+    used = {n: n * count for n, count in units.items()}
+    sizes = [n for n in used if used[n] >= max(used[m] for m in used if m >= n)]
     found = [
-        RankGroups(tensor, pipeline, devices // (tensor * pipeline))
+        RankGroups(tensor, pipeline, units[tensor] // pipeline)
         for tensor in sizes
-        for pipeline in range(1, devices // tensor + 1)
+        for pipeline in range(1, units[tensor] + 1)
         if pipeline <= demand.shape.layers
-        and devices % (tensor * pipeline) == 0
+        and units[tensor] % pipeline == 0
         # a pipeline is for what one domain cannot hold
         and (pipeline == 1 or tensor == sizes[-1])
     ]
@@ -67,8 +72,7 @@ def choose(
     if fixed:
         groups = _fixed(demand, count, box.domain_size, fixed)
         return groups, "the operator's own flags", fit(groups).fits
-    domain = min(box.domain_size, most or box.domain_size)
-    found = list(choices(demand, count, domain))
+    found = list(choices(demand, box, min(box.domain_size, most or box.domain_size)))
     if objective == "latency":
         found.sort(key=lambda one: (one.pipeline, -one.tensor))
     holding = next((one for one in found if fit(one).fits), None)

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from vllm_adapter.planning.box import PlanDevice
+from vllm_adapter.planning.launch_lines import placed
 from vllm_adapter.planning.plan import ExecutionPlan
 from vllm_adapter.planning.render import parts
 from vllm_adapter.planning.sizing import GIB
@@ -53,7 +55,9 @@ def memory_picture(plan: ExecutionPlan) -> Iterator[str]:
 def topology_picture(plan: ExecutionPlan) -> Iterator[str]:
     """Link domains as boxes, devices in them, and the rank that each runs."""
     domains: dict[int, list[int]] = {}
-    for at, device in enumerate(plan.box.devices[:_MOST_SHOWN]):
+    ranked = placed(plan.box, plan.groups)
+    order = [*ranked, *(one for one in plan.box.devices if one not in ranked)]
+    for at, device in enumerate(order[:_MOST_SHOWN]):
         domains.setdefault(device.domain, []).append(at)
     row, column, top = 64, 84, 24
     heights = [top + row * math.ceil(len(found) / 4) for found in domains.values()]
@@ -74,14 +78,16 @@ def topology_picture(plan: ExecutionPlan) -> Iterator[str]:
             f'<text x="10" y="{y + 17}" class="soft">link domain {number}</text>'
         )
         for place, at in enumerate(found):
-            yield from _device(plan, at, 10 + column * (place % 4), y + top + row * (place // 4))
+            yield from _device(
+                plan, order[at], at, 10 + column * (place % 4), y + top + row * (place // 4)
+            )
         y += height + 10
     yield "</svg>"
     yield f"<p>{html.escape(said)}. {html.escape(plan.box.domains_why)}</p>"
 
 
-def _device(plan: ExecutionPlan, at: int, x: int, y: int) -> Iterator[str]:
-    device, groups = plan.box.devices[at], plan.groups
+def _device(plan: ExecutionPlan, device: PlanDevice, at: int, x: int, y: int) -> Iterator[str]:
+    groups = plan.groups
     used = at < groups.devices
     colour = _COLOURS[(at // groups.ranks) % 4] if used else "--e"
     node = "" if device.numa_node is None else f"node {device.numa_node}"

@@ -20,8 +20,10 @@ DOCTOR: Final = "vllm-adapter-doctor"
 _HEAD: Final = 4096
 
 
-def box_of_machine(report: str | None = None) -> PlanBox:
+def box_of_machine(report: str | None = None, profile: str | None = None) -> PlanBox:
     """The devices of this machine, or of a report, that may be used.
+
+    `profile` is the descriptor of what the report shows and does not name.
 
     Raises:
         InputError: the doctor is not installed, the report cannot be read, or no device of it may
@@ -29,9 +31,17 @@ def box_of_machine(report: str | None = None) -> PlanBox:
     """
     from vllm_adapter.discovery.distributions import entry_points
 
+    described = None
+    if profile is not None:
+        described = box_of_profile(profile).capability
+        if ":" in profile:
+            raise InputError(
+                f"--device-profile {profile}: how many devices there are, the report says",
+                hint="leave the number away",
+            )
     for point in entry_points(GROUP):
         if point.distribution == DOCTOR:
-            box: PlanBox = point.load()(report)
+            box: PlanBox = point.load()(report, described)
             return box
     raise InputError(
         "which devices a machine has is read by the doctor, which is not installed",

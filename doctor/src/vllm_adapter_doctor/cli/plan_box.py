@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 _WANTED: Final = ("bfloat16", "float16", "float8_e4m3fn", "float4_e2m1fn")
 
 
-def box_for(report: str | None) -> PlanBox:
+def box_for(report: str | None, described: Capability | None = None) -> PlanBox:
     """The chosen devices of a report, or with None those of this machine.
+
+    `described` is the descriptor of devices that the report shows and does not name.
 
     Raises:
         InputError: the report cannot be read, nothing may be used, or no descriptor is for it.
@@ -28,15 +30,15 @@ def box_for(report: str | None) -> PlanBox:
 
     manager = device_manager(argparse.Namespace(report=report))
     origin = "this machine" if report is None else f"report {report}"
-    return box_of(manager, origin)
+    return box_of(manager, origin, described)
 
 
-def box_of(manager: DeviceManager, origin: str) -> PlanBox:
+def box_of(manager: DeviceManager, origin: str, described: Capability | None = None) -> PlanBox:
     """The devices that a manager chooses; errors as `box_for`."""
     choice = manager.choose()
     refused = tuple((one.device.id, one.reason) for one in choice.rejected)
     if choice.chosen:
-        box = _devices(manager, choice.chosen, origin)
+        box = _devices(manager, choice.chosen, origin, described)
     elif choice.cpu:
         box = _cpu(manager, origin)
     else:
@@ -49,36 +51,48 @@ def box_of(manager: DeviceManager, origin: str) -> PlanBox:
     return replace(box, refused=refused, notes=notes)
 
 
-def _devices(manager: DeviceManager, chosen: Sequence[DeviceCandidate], origin: str) -> PlanBox:
-    from vllm_adapter_doctor.devices.visible import environment_for
+def _devices(
+    manager: DeviceManager,
+    chosen: Sequence[DeviceCandidate],
+    origin: str,
+    described: Capability | None,
+) -> PlanBox:
+    from vllm_adapter_doctor.devices.visible import (
+        limits_of,
+        numbers_are_reported,
+        program_number,
+    )
     from vllm_adapter_doctor.topology.advice import tensor_groups
     from vllm_adapter_doctor.topology.read import build
 
     known = {one.device.id: one.capability for one in manager.recognised() if one.capability}
     first = chosen[0].device
-    if first.id not in known:
+    capability = described or known.get(first.id)
+    if capability is None:
+        why = "nothing names it" if not first.name and not first.arch else chosen[0].adapter
         raise InputError(
-            f"{first.id} ({first.title}) has no descriptor here: {chosen[0].adapter}",
-            hint="install its vendor's adapter, or plan for one: --device-profile h200",
+            f"{first.id} ({first.title}) has no descriptor here: {why}",
+            hint="add what the vendor's tool prints of its devices, or say which chip it is with "
+            "--device-profile h200",
         )
-    capability = known[first.id]
     topology = build(manager.facts)
     labels = {one.device.id: one.label for one in topology.devices}
     mine = [labels[one.device.id] for one in chosen if one.device.id in labels]
     groups = tensor_groups(topology, mine) if mine else []
-    number = {label: at for at, group in enumerate(groups) for label in group}
+    groups_of = {label: at for at, group in enumerate(groups) for label in group}
     places = {one.device.id: one for one in topology.devices}
     devices = []
     for one in chosen:
         place = places.get(one.device.id)
         node = place.numa_node if place else one.device.numa_node
         cpus = place.to_json()["cpus"] if place else ""
-        domain = number.get(labels.get(one.device.id, ""), 0)
-        devices.append(PlanDevice(one.device.id, one.device.title, domain, node, cpus))
+        domain = groups_of.get(labels.get(one.device.id, ""), 0)
+        number = str(program_number(one.device))
+        devices.append(PlanDevice(one.device.id, one.device.title, domain, node, cpus, number))
     siblings = manager.inventory.of(first.vendor)
-    environment: tuple[tuple[str, str], ...] = ()
-    if len(chosen) < len(siblings):
-        environment = environment_for([one.device for one in chosen], siblings).variables
+    limits = limits_of(first.vendor)
+    counted = limits.numbers != "logical" or numbers_are_reported(siblings)
+    parts = any(device.partition for device in siblings)
     numa = next((one for one in topology.maps if one.vendor == first.vendor), None)
     bound = numa is not None and len(chosen) == len(siblings)
     sentences = [d.sentence for d in topology.domains if set(d.devices) & set(mine)]
@@ -90,9 +104,10 @@ def _devices(manager: DeviceManager, chosen: Sequence[DeviceCandidate], origin: 
         tuple(devices),
         "; ".join(sentences) or alone,
         lost=tuple(_lost(manager, capability)),
-        numa_flags=numa.flags if numa and bound else (),
+        numa_bound=bool(numa and numa.flags and bound),
         numa_why=numa.sentence if numa else "no NUMA node of a device is known",
-        environment=environment,
+        visible=limits.set if counted and not parts else (),
+        all_numbers=tuple(str(program_number(device)) for device in siblings),
         container=_container(manager, chosen),
         free_bytes=_free(chosen),
         record=_record(manager, first.vendor),

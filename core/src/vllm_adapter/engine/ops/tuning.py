@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 
+from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.tuning import (
     Choice,
     Sizes,
@@ -20,7 +21,7 @@ from vllm_adapter.contract.tuning import (
     bucket_of,
     choose,
 )
-from vllm_adapter.engine.ops.providers import device_key
+from vllm_adapter.engine.ops.providers import device_key, load
 from vllm_adapter.engine.ops.spec import dtype_name
 from vllm_adapter.engine.registries import on_reset
 
@@ -32,6 +33,7 @@ ROUNDS: Final = 9
 LEAST_S: Final = 2e-3
 """Calls are repeated until a measurement takes so long, by a first call's time."""
 MOST_CALLS: Final = 200
+TORCH_VERSION: Final = str(torch.__version__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,27 @@ def tuned(operator: str, device: torch.device | str, dtype: torch.dtype, sizes: 
     name, and go by powers of two.
     """
     return TUNING.choice(operator, device, dtype, sizes).choice
+
+
+def cases_of(
+    capability: Capability, device: torch.device, who: str, ops: Sequence[str]
+) -> list[TuneCase]:
+    """What the entries of a descriptor give to measure, each function asked once a dtype.
+
+    Raises:
+        AdapterError: a function cannot be imported.
+    """
+    asked = dict.fromkeys(
+        (entry.tune, dtype)
+        for op in ops
+        for entry in capability.operators.get(op, ())
+        if entry.declares and entry.tune
+        for dtype in entry.dtypes
+    )
+    found: list[TuneCase] = []
+    for function, dtype in asked:
+        found += load(str(function), who)(device, getattr(torch, dtype), capability)
+    return found
 
 
 def measure(

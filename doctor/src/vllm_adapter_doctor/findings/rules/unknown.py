@@ -8,7 +8,7 @@ from typing import Final
 
 from vllm_adapter.contract.finding import Evidence, Finding, Severity
 from vllm_adapter.hostfacts.facts import Line
-from vllm_adapter_doctor.findings.failures import TextFailure, find_failures, words_of
+from vllm_adapter_doctor.findings.failures import FailureSpan, find_failures, words_of
 from vllm_adapter_doctor.findings.host import ExaminedHost, quoted
 from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
@@ -55,7 +55,7 @@ def unexplained(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     yield RuleHit(evidence, values, case if last.strong else "complained")
 
 
-def _text(lines: Sequence[Line], one: TextFailure) -> str:
+def _text(lines: Sequence[Line], one: FailureSpan) -> str:
     return lines[one.said].text.strip()
 
 
@@ -70,8 +70,8 @@ def _project(place: str, projects: dict[str, str]) -> str:
 
 
 def _without_explained(
-    lines: Sequence[Line], found: Sequence[TextFailure], box: ExaminedHost
-) -> list[TextFailure]:
+    lines: Sequence[Line], found: Sequence[FailureSpan], box: ExaminedHost
+) -> list[FailureSpan]:
     own: set[int] = set()  # numbers of lines that a finding quotes
     said = set(_of_devices(box))
     start: int | None = None  # where the first explained error stands

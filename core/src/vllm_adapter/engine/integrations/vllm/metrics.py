@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import logging
+import multiprocessing
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 from vllm_adapter.engine.integrations.vllm import policy, who_runs
 
+_log: Final = logging.getLogger("vllm_adapter.integrations")
 _EVERY_S: Final = 5.0
 """Seconds between two looks at what the workers have written."""
 _ATTENTION: Final = ("paged_attention", "attention")
+_SERVES: Final = "ApiServer"
+"""In the name of a child process that serves. # upstream: vllm@0.32 v1/utils.py"""
 _MARK: Final = "_vllm_adapter"
 
 
 def install() -> None:
     """Has vLLM's manager of statistics call us, too: when the engine is up, and at each step.
 
-    Where a release has no such class, or no statistics are kept, there is neither.
+    Where a release has no such class, or no statistics are kept, there is neither. An engine's
+    and a worker's process keep none, and are spared the import.
     """
+    name = multiprocessing.current_process().name
+    if multiprocessing.parent_process() is not None and _SERVES not in name:
+        return
     from vllm.v1.metrics import loggers
 
     manager: Any = getattr(loggers, "StatLoggerManager", None)
@@ -33,19 +44,36 @@ def install() -> None:
         ready(self)
         chosen = policy.in_use()
         if chosen is not None:
-            self._adapter_metrics = _Metrics(chosen)
-            self._adapter_metrics.announce()
+            with _harmless():
+                self._adapter_metrics = _Metrics(chosen)
+                self._adapter_metrics.announce()
 
     def recording(
-        self: Any, scheduler_stats: Any, iteration_stats: Any, *a: Any, **k: Any
+        self: Any, scheduler_stats: Any, iteration_stats: Any, *more: Any, **named: Any
     ) -> None:
-        record(self, scheduler_stats, iteration_stats, *a, **k)
+        record(self, scheduler_stats, iteration_stats, *more, **named)
         metrics = getattr(self, "_adapter_metrics", None)
         if metrics is not None:
-            metrics.count(iteration_stats)
+            with _harmless():
+                metrics.count(iteration_stats)
 
     manager.log_engine_initialized = log_engine_initialized
     manager.record = recording
+
+
+@contextlib.contextmanager
+def _harmless() -> Iterator[None]:
+    """A count that fails is said, and ends no server."""
+    try:
+        yield
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        if text not in _said:
+            _said.add(text)
+            _log.warning("the metrics of who runs what fail: %s", text)
+
+
+_said: Final[set[str]] = set()
 
 
 class _Metrics:
