@@ -86,3 +86,22 @@ def test_a_request_that_a_server_outlived_is_no_failure():
         "INFO 11-20 08:14:22 [loggers.py:127] Engine 000: Avg prompt throughput: 1.2 tokens/s\n"
     )
     assert said(text) == {}
+
+
+def test_of_a_large_log_lines_alike_are_read_at_their_start_and_end():
+    line = "(Worker pid=7) INFO 11-20 08:14:22 [loggers.py:127] step {} took {} ms in all of it\n"
+    text = "".join(line.format(i, i * 3) for i in range(40_000)) + "odd.WonderError: not aligned\n"
+    facts = parse_report(text)
+    assert len(facts.report) < 500 and facts.report[-1].number == 40_001
+    assert said(text).keys() == {"VA1918"}
+
+
+def test_of_a_text_that_is_too_long_the_middle_is_left_out():
+    words = ("alpha", "beta", "gamma", "delta")
+    lines = [
+        " ".join(words[(i >> k) % 4] for k in range(0, 32, 2)) + chr(97 + i % 26) * (i % 40)
+        for i in range(30_000)
+    ]
+    facts = parse_report("\n".join([*lines, "odd.WonderError: not aligned", ""]))
+    assert sum(len(one.text) for one in facts.report) < 2_000_000
+    assert facts.report[0].number == 1 and facts.report[-1].text.startswith("odd")

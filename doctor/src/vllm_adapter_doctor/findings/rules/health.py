@@ -183,6 +183,7 @@ def held(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
 
 def _in_use(box: ExaminedHost, devices: Sequence[Accelerator]) -> Iterator[RuleHit]:
     """Devices of a report that are in use beside others that are free."""
+    devices = [one for one in devices if one.partition is None]
     full = [
         one
         for one in devices
