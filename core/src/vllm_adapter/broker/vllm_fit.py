@@ -15,12 +15,27 @@ from vllm_adapter.broker.vllm_drift import compare, snapshots
 from vllm_adapter.broker.vllm_install import VllmInstall
 
 LOOK: Final = "`vllm-adapter doctor --vllm` lists what differs"
+REPLACED: Final = (
+    "linear",
+    "embedding",
+    "rms_norm",
+    "fused_add_rms_norm",
+    "silu_and_mul",
+    "gelu_and_mul",
+    "rotary_embedding",
+    "reshape_and_cache",
+    "paged_attention",
+    "attention",
+)
+"""The operators that have a place in vLLM; in the native shape its own kernel stands there."""
 _FAMILIES: Final = ("cpu", "cuda", "rocm", "xpu")
 """vLLM's device families; each has a module in `platforms/`."""
 _GENERIC_ALONE: Final = (
     "distributed/device_communicators/",
     "lora/",
+    "model_executor/layers/fused_moe/",
     "triton_utils/",
+    "v1/structured_output/",
     "v1/worker/",
 )
 """What only the generic shape overrides or calls; of Platform, what no native class has either."""

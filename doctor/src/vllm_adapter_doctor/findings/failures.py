@@ -34,7 +34,7 @@ _PLACE: Final = re.compile(r"(?:site|dist)-packages/(?P<place>.+)|(?P<own>[^/]+/
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailureSpan:
     """One failure: positions of its first and last line, the position of what it says.
 
     `strong` ones end a program; the others are complaints that may be harmless. `place` is where
@@ -83,12 +83,12 @@ def words_of(data: Mapping[str, Sequence[str]]) -> FailureWords:
 
 def find_failures(
     lines: Sequence[Line], words: FailureWords, quoted: Callable[[int, int], bool]
-) -> list[Failure]:
+) -> list[FailureSpan]:
     """Every failure, in order, without those that a program outlived: it went on serving.
 
     `quoted` tells of a position and a column whether what stands there is not a program's own.
     """
-    found: list[Failure] = []
+    found: list[FailureSpan] = []
     at = 0
     while at < len(lines):
         text = lines[at].text
@@ -106,7 +106,7 @@ def find_failures(
     return list(_chained(lines, found))
 
 
-def _traceback(lines: Sequence[Line], start: int, words: FailureWords) -> Failure:
+def _traceback(lines: Sequence[Line], start: int, words: FailureWords) -> FailureSpan:
     """The block of one traceback: frames, and the first line at its margin that names a thing."""
     head = lines[start].text
     margin = len(head) - len(head.lstrip())
@@ -132,11 +132,11 @@ def _traceback(lines: Sequence[Line], start: int, words: FailureWords) -> Failur
                     if not _goes_on(lines[end + 1].text):
                         break
                     end += 1
-                return Failure(start, end, at, True, place, _follows(lines[at].text, words))
+                return FailureSpan(start, end, at, True, place, _follows(lines[at].text, words))
             if not frames and indent <= margin:
                 break
         last = at
-    return Failure(start, last, start, True, place, True)  # its end, which says why, is cut
+    return FailureSpan(start, last, start, True, place, True)  # its end, which says why, is cut
 
 
 def _place(frame: re.Match[str]) -> str:
@@ -146,7 +146,7 @@ def _place(frame: re.Match[str]) -> str:
 
 def _line(
     lines: Sequence[Line], at: int, words: FailureWords, quoted: Callable[[int, int], bool]
-) -> Failure | None:
+) -> FailureSpan | None:
     text = lines[at].text
     small = text.lower()
     if not any(word in small for word in words.hints):
@@ -163,7 +163,7 @@ def _line(
     if raised:
         while last + 1 < len(lines) and last - at < _MESSAGE and _goes_on(lines[last + 1].text):
             last += 1
-    return Failure(first, last, at, strong is not None, place, _follows(text, words))
+    return FailureSpan(first, last, at, strong is not None, place, _follows(text, words))
 
 
 def _frames_before(lines: Sequence[Line], at: int) -> tuple[int, str]:
@@ -190,13 +190,13 @@ def _follows(text: str, words: FailureWords) -> bool:
     return words.follows.search(text) is not None
 
 
-def _chained(lines: Sequence[Line], found: Sequence[Failure]) -> Iterator[Failure]:
+def _chained(lines: Sequence[Line], found: Sequence[FailureSpan]) -> Iterator[FailureSpan]:
     """A failure that the text calls the cause of the next joins it: they are one block."""
-    held: Failure | None = None
+    held: FailureSpan | None = None
     for one in found:
         if held is not None and _between(lines, held, one):
             said = held if one.follows or not held.follows else one
-            held = Failure(held.first, one.last, said.said, True, said.place, said.follows)
+            held = FailureSpan(held.first, one.last, said.said, True, said.place, said.follows)
             continue
         if held is not None:
             yield held
@@ -205,5 +205,5 @@ def _chained(lines: Sequence[Line], found: Sequence[Failure]) -> Iterator[Failur
         yield held
 
 
-def _between(lines: Sequence[Line], one: Failure, other: Failure) -> bool:
+def _between(lines: Sequence[Line], one: FailureSpan, other: FailureSpan) -> bool:
     return any(_CHAIN.search(lines[at].text) for at in range(one.last + 1, other.first + 1))

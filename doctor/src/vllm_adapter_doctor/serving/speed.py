@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vllm_adapter.broker.selection import Selection
+from vllm_adapter.broker.vllm_fit import REPLACED
 from vllm_adapter.discovery.adapter import Adapter
 from vllm_adapter.errors import VllmAdapterError
 from vllm_adapter.settings import Fallback, Settings
@@ -20,7 +21,7 @@ def speed_notes(selection: Selection, settings: Settings) -> list[str]:
     speeds = capability.vllm.relative_speed
     if speeds is None:
         return []
-    declared = [op for op in capability.operators if op != "source"]
+    declared = [op for op in REPLACED if op in capability.operators]
     if settings.fallback is Fallback.ERROR:
         asked, by = declared, "VA_FALLBACK=error"
     else:

@@ -8,7 +8,7 @@ from typing import Final
 
 from vllm_adapter.contract.finding import Evidence, Finding, Severity
 from vllm_adapter.hostfacts.facts import Line
-from vllm_adapter_doctor.findings.failures import Failure, find_failures, words_of
+from vllm_adapter_doctor.findings.failures import FailureSpan, find_failures, words_of
 from vllm_adapter_doctor.findings.host import ExaminedHost, quoted
 from vllm_adapter_doctor.findings.rule import Data, RuleHit
 
@@ -55,11 +55,12 @@ def unexplained(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
     yield RuleHit(evidence, values, case if last.strong else "complained")
 
 
-def _text(lines: Sequence[Line], one: Failure) -> str:
+def _text(lines: Sequence[Line], one: FailureSpan) -> str:
     return lines[one.said].text.strip()
 
 
 def _short(text: str, most: int = 160) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= most else text[:most].rsplit(" ", 1)[0] + " ..."
 
 
@@ -69,8 +70,8 @@ def _project(place: str, projects: dict[str, str]) -> str:
 
 
 def _without_explained(
-    lines: Sequence[Line], found: Sequence[Failure], box: ExaminedHost
-) -> list[Failure]:
+    lines: Sequence[Line], found: Sequence[FailureSpan], box: ExaminedHost
+) -> list[FailureSpan]:
     own: set[int] = set()  # numbers of lines that a finding quotes
     said = set(_of_devices(box))
     start: int | None = None  # where the first explained error stands

@@ -22,6 +22,7 @@ from typing import Final
 import importlib_metadata
 import torch
 
+from vllm_adapter.broker.vllm_fit import REPLACED
 from vllm_adapter.contract.capability import Capability
 from vllm_adapter.contract.operators import OPERATORS
 from vllm_adapter.contract.resolve import GENERIC, RANKS, candidates
@@ -87,7 +88,9 @@ def concerns(op: str) -> bool:
         return False
     if chosen.settings.fallback is Fallback.ERROR:
         return True
-    if measured_slower(op) is not None:
+    slower = measured_slower(op)
+    if slower is not None:
+        who_runs.note(op, who_runs.VLLM, slower)
         return False
     serving = PROVIDERS.serving(chosen.device)
     found = candidates(op, serving, chosen.settings, chosen.device)
@@ -146,8 +149,9 @@ def costs() -> list[str]:
     chosen = _in_use
     if chosen is None or not chosen.has_vllms:
         return []
-    asked = OPERATORS if chosen.settings.fallback is Fallback.ERROR else chosen.settings.ops
-    why = "VA_FALLBACK=error" if asked is OPERATORS else "VA_OPS"
+    is_error = chosen.settings.fallback is Fallback.ERROR
+    asked = REPLACED if is_error else chosen.settings.ops
+    why = "VA_FALLBACK=error" if is_error else "VA_OPS"
     declared = [op for op in asked if op in chosen.capability.operators]
     return [f"{found}, and {why} asks for it" for op in declared if (found := _slower(chosen, op))]
 
