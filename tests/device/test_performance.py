@@ -20,7 +20,7 @@ from vllm_adapter_conformance.performance import clock, measuring, section
 from vllm_adapter_conformance.performance.baseline import read_baseline, with_baseline
 from vllm_adapter_conformance.performance.summary import summary
 from vllm_adapter_conformance.plan.suite import SuiteItem, make_plan
-from vllm_adapter_conformance.rules import l5_endurance, registered
+from vllm_adapter_conformance.rules import l5_endurance, l5_share, registered
 from vllm_adapter_conformance.run.execution import run_item
 
 pytestmark = pytest.mark.device
@@ -278,6 +278,21 @@ def test_speed_that_fell_below_the_baseline_fails(measured, tmp_path):
     assert result.outcome == "fail" and "10 % below" in result.expected
     (row,) = result.figures["shares"]
     assert row["baseline"]["verdict"] == "fell" and row["baseline"]["reason"] is None
+
+
+@pytest.mark.parametrize(("falls", "outcome"), [(2, "pass"), (3, "fail")])
+def test_a_fall_counts_where_three_measurements_show_it(make, monkeypatch, falls, outcome):
+    real, seen = l5_share.judge, []
+
+    def judge(*given):
+        seen.append(given)
+        if len(seen) <= falls:
+            raise l5_share.ShareFell("the share of the baseline", "less")
+        return real(*given)
+
+    monkeypatch.setattr(l5_share, "judge", judge)
+    assert run(make({}), ITEM).outcome == outcome
+    assert len(seen) == 3
 
 
 def test_speed_that_rose_passes(measured, tmp_path):

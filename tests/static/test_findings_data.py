@@ -60,7 +60,7 @@ def test_the_page_of_a_code_tells_causes_and_which_no_real_report_has_fired(caps
     for code, page in CODES.items():
         assert any(told for _, told in page.causes) is any(seen.get(code, ()))
     assert main(["explain", "VA1117"]) == 0
-    assert "software of <right_release> (no real report has fired this rule)" in (
+    assert "software of <right_release> (unseen: no real report has fired this rule)" in (
         capsys.readouterr().out
     )
     assert main(["explain", "VA1101"]) == 0

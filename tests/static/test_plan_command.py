@@ -148,10 +148,13 @@ def test_one_figure_changes_the_lines_that_read_it(capsys, model, tmp_path, figu
     assert run(capsys, "plan", name, "--diff", old, old)[0] == 0
 
 
-def test_diff_of_two_profiles_and_of_two_versions_of_an_adapter(capsys, model, tmp_path):
+def test_diff_of_profiles_of_reports_and_of_versions_of_an_adapter(capsys, model, tmp_path):
     name = model(LLAMA3_8B)
     code, out, _ = run(capsys, "plan", name, "--diff", "h200", "a100-sxm-80gb")
     assert code == 1 and "device_memory: 141,000,000,000 bytes -> 80,000,000,000 bytes" in out
+    reports = ("nvidia-smi/02-wsl-smi-535-driver-537.txt", "collect-env/17-2080ti-8x-sm75.txt")
+    code, out, _ = run(capsys, "plan", name, "--diff", *(str(REPORTS / one) for one in reports))
+    assert code == 1 and "dtype: bfloat16 -> float16" in out
     package = CUDA.parent
     folder = tmp_path / "vllm_adapter_cuda"
     (folder / "capabilities").mkdir(parents=True)

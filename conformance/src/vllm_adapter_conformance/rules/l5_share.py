@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -33,8 +34,15 @@ from vllm_adapter_conformance.rules.l5_roofline import ROOFLINE
 LONGEST_S: Final = 0.05
 """A call that takes longer at the roofline's rate has its tokens halved, then its widths."""
 SPENT_S: Final = 0.4
+TRIES: Final = 3
+"""A fall is measured so often before it counts: of two hundred intervals of 95 %, some are apart
+by chance, and a machine is busy for a while."""
 MEMORY_PART: Final = 4
 """A shape whose arguments take more than one part in so many of the device is not run."""
+
+
+class ShareFell(Failure):
+    """A share that is more than 10 % below the baseline's, as far as one measurement tells."""
 
 
 def _register(op: str) -> None:
@@ -74,7 +82,8 @@ def _register(op: str) -> None:
         "a thousand times the roofline's time and 300 launches more are no slow kernel but a "
         "sleep, or data that goes over the host. Against "
         "a baseline (`--baseline`, or the certificate that is replaced) a fall of more than 10 % "
-        "fails where the intervals show it, on an equal device, torch and driver.",
+        "fails where the intervals of three measurements in a row show it, on an equal device, "
+        "torch and driver.",
         cases=cases,
         needs=(ROOFLINE, f"L2.{op}.correct"),
         seconds=120.0,
@@ -96,15 +105,22 @@ def check_share(bench: Bench, case: Case) -> Observation:
     roof = roofline_of(bench, dtype)
     shape = fitted(shapes, roof)
     against = beside(bench, dtype, roof.bound(shape.work))
-    seen = measure_call(
-        bench,
-        op=shape.op,
-        facts=dict(shape.facts),
-        dims=dict(shape.dims),
-        beside=against,
-        seconds=SPENT_S,
-    )
-    return judge(bench, shape, roof, against, seen)
+
+    def measured() -> Observation:
+        seen = measure_call(
+            bench,
+            op=shape.op,
+            facts=dict(shape.facts),
+            dims=dict(shape.dims),
+            beside=against,
+            seconds=SPENT_S,
+        )
+        return judge(bench, shape, roof, against, seen)
+
+    for _ in range(TRIES - 1):
+        with suppress(ShareFell):
+            return measured()
+    return measured()
 
 
 def fitted(shapes: Sequence[Shape], roof: Roofline) -> Shape:
@@ -149,7 +165,7 @@ def judge(
         )
     if compared is not None and compared.verdict == FELL:
         assert compared.then is not None
-        raise Failure(
+        raise ShareFell(
             f"{shape.op} not more than 10 % below its share of the roofline in the baseline, "
             f"{_spelt(compared.then)}",
             _spelt(share),

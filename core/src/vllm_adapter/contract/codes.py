@@ -49,7 +49,7 @@ class Code:
         """The page as plain text."""
         symptom = f"What you see: {self.symptom}\n\n" if self.symptom else ""
         causes = "".join(
-            f"- {cause}{'' if seen else ' (no real report has fired this rule)'}\n"
+            f"- {cause}{'' if seen else ' (unseen: no real report has fired this rule)'}\n"
             for cause, seen in self.causes
         )
         reported = f"\nCauses that the doctor distinguishes:\n{causes}" if causes else ""

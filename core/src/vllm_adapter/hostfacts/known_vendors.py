@@ -81,7 +81,8 @@ class Vendor(NamedTuple):
     `products` their device ids, where the class alone does not tell them from other functions.
     `torch_type` is torch's device type, and `build` the runtime of the torch build that serves
     them; `code` is the family of device codes, "sm" or "gfx", `code_floor` the least of them
-    that a build has, and `vllm_floor` the least that vLLM's own kernels have. `visible` is the variable that limits what a process sees, `limits` how it is
+    that a build has, and `vllm_floor` the least that vLLM's own kernels have.
+    `visible` is the variable that limits what a process sees, `limits` how it is
     set, `container_visible` the one that the vendor's container runtime reads. Device nodes:
     `numbered` has one a device, `{n}` being the driver's number of it, which with `own_numbers` is
     another than the tool's (`older` are names from before); `control` are those that all devices

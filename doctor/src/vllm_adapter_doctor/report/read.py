@@ -52,7 +52,8 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     (
         "nvidia_smi",
         r"NVIDIA-SMI|Persistence-M|NVML library|UUID: |index,|device handle|GPU +Name"
-        r"|^\W*GPU \d+\W{1,5}(?:NVIDIA|Tesla|GeForce|Quadro) |--query-gpu|memory\.total \[|driver_version",
+        r"|^\W*GPU \d+\W{1,5}(?:NVIDIA|Tesla|GeForce|Quadro) "
+        r"|--query-gpu|memory\.total \[|driver_version",
     ),
     (
         "npu_smi",
@@ -67,12 +68,15 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     ("inxi", r"^\s*Graphics:"),
     (
         "counted_lists",
-        r"\d\s?[x\u00d7*]\s?\**[A-Z]|^\s*Device \d+: \S|DeviceProperties\(|(?:GPU|NPU|Accelerator|Dev(?:ice)?(?: Name)?|Card [Mm]odel|Product Name)s?\**\s*[:|]|^[\s|\u2502\u2503]{0,4}\d{1,2}\s*[|\u2502\u2503:\s]",
+        r"\d\s?[x\u00d7*]\s?\**[A-Z]|^\s*Device \d+: \S|DeviceProperties\("
+        r"|(?:GPU|NPU|Accelerator|Dev(?:ice)?(?: Name)?|Card [Mm]odel|Product Name)s?\**\s*[:|]"
+        r"|^[\s|\u2502\u2503]{0,4}\d{1,2}\s*[|\u2502\u2503:\s]",
     ),
     ("dmesg", r"habanalabs|NVRM|amdgpu|\b(?:xe|i915) [0-9a-f]{4}:"),
     (
         "proc_files",
-        r"NVRM version|/sys/bus/pci/devices/|/sys/module/|version\.info|package_name=|ascendhal_|/dev/|Bus Location"
+        r"NVRM version|/sys/bus/pci/devices/|/sys/module/|version\.info|package_name="
+        r"|ascendhal_|/dev/|Bus Location"
         r"|^\s*Module +Size|^\s*[a-z]\w+ +\d{4,} +\d",
     ),
     (

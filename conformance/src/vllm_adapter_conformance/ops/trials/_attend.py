@@ -67,7 +67,8 @@ def attend(
 
     Gives value, magnitude and amplification, [n, Q, H, D] each. An error of a score moves its
     weight by as much, relatively: the amplification is 1 plus the size of the largest score's
-    terms, and of the soft cap, whose tanh is rounded too, by how far the sum grew on its way.
+    terms, and of the soft cap, whose tanh is rounded too, by how far the sum grew on its way; and
+    what the roundings of the weights' own sum may add up to.
     """
     length, context = query.shape[1], keys.shape[1]
     window, soft_cap = mask.window, mask.soft_cap
@@ -96,8 +97,11 @@ def attend(
     value = weights @ values
     # The sum of the weights has one sign, and so may that of the values: its roundings are as
     # large as what was added up so far, which is more than the root of the squares.
-    onway = (value.abs() / magnitude).nan_to_num(1).clamp(min=1)
-    found = (value, magnitude, (1 + largest + soft_cap) * onway)
+    share = (value.abs() / magnitude).nan_to_num(1)
+    # Weights that are all but equal, added one by one, are rounded the same way each time: a sum
+    # of n is off by up to n / 4 eps of itself, and so is the result. Those that count are n.
+    alike = weights.square().sum(-1, keepdim=True).rsqrt() / 8
+    found = (value, magnitude, (1 + largest + soft_cap) * share.clamp(min=1) + alike * share)
     # [n, KH, ratio, Q, D] -> [n, Q, H, D]
     one, two, three = (t.permute(0, 3, 1, 2, 4).flatten(2, 3) for t in found)
     return one, two, three

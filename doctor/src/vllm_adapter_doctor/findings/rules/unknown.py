@@ -60,6 +60,7 @@ def _text(lines: Sequence[Line], one: FailureSpan) -> str:
 
 
 def _short(text: str, most: int = 160) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= most else text[:most].rsplit(" ", 1)[0] + " ..."
 
 

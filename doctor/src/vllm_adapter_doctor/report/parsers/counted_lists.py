@@ -45,7 +45,8 @@ _END: Final = re.compile(
 )
 _BARE: Final = {"RTX": "cuda", "A100": "cuda", "H100": "cuda", "H200": "cuda", "H20": "cuda"}
 _NAMED: Final = re.compile(
-    r"^\W*(?:\d{1,2}\s+)?(?:\*\*)?(?:GPU|NPU|Accelerator|Dev(?:ice)? Name|Device|Second GPU|Card [Mm]odel|Product Name)s?(?:\*\*)?"
+    r"^\W*(?:\d{1,2}\s+)?(?:\*\*)?(?:GPU|NPU|Accelerator|Dev(?:ice)? Name|Device|Second GPU"
+    r"|Card [Mm]odel|Product Name)s?(?:\*\*)?"
     r"\s*[:|]\s*(?:(?:cuda|xpu|musa|npu|hip):\d+\s+)?(?:\*\*)?\s*(?P<name>[A-Za-z][^\n,;|]{2,60})"
 )
 _MOST: Final = 16

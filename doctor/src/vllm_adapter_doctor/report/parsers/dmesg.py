@@ -50,13 +50,15 @@ _LOADED: Final = re.compile(
 )
 _AMD: Final = re.compile(rf"\bamdgpu (?P<bdf>{_BDF}): (?P<what>\S.*)$")
 _AMD_BAD: Final = re.compile(
-    r"GPU reset begin|GPU reset.* failed|queue reset failed|MODE\d reset|GPU reset succeeded|ring \S+ timeout|uncorrectable|GPU recovery failed"
+    r"GPU reset begin|GPU reset.* failed|queue reset failed|MODE\d reset|GPU reset succeeded"
+    r"|ring \S+ timeout|uncorrectable|GPU recovery failed"
     r"|[Ff]atal error during GPU init|probe .*failed|page fault|MES failed"
 )
 _AMD_VERSION: Final = re.compile(r"\bamdgpu version: (\d+(?:\.\d+)+)\s*$")
 _INTEL: Final = re.compile(rf"\b(?:xe|i915) (?P<bdf>{_BDF}): (?P<what>\S.*)$")
 _INTEL_BAD: Final = re.compile(
-    r"\*ERROR\*|GPU HANG|wedged|Timedout job|probe .*failed|[Ee]ngine reset|Fault response: Unsuccess"
+    r"\*ERROR\*|GPU HANG|wedged|Timedout job|probe .*failed|[Ee]ngine reset"
+    r"|Fault response: Unsuccess"
 )
 _SINGLE: Final = (
     ("rocm", _AMD, _AMD_BAD),

@@ -88,7 +88,9 @@ def concerns(op: str) -> bool:
         return False
     if chosen.settings.fallback is Fallback.ERROR:
         return True
-    if measured_slower(op) is not None:
+    slower = measured_slower(op)
+    if slower is not None:
+        who_runs.note(op, who_runs.VLLM, slower)
         return False
     serving = PROVIDERS.serving(chosen.device)
     found = candidates(op, serving, chosen.settings, chosen.device)
