@@ -54,6 +54,9 @@ def holds(damaged: str, *whole: str, more: frozenset[str] = frozenset()) -> None
     assert codes <= allowed(set().union(more, *(one[2] for one in known)))
 
 
+COMPARED = frozenset("VA1101 VA1109 VA1201 VA1202 VA1220 VA1503 VA1602 VA1805".split())
+"""What holds two facts against each other: two boxes in one text are one to who reads it, so that
+the torch of one meets the driver of the other (26 of 3475 pairs tried)."""
 NAMES = st.sampled_from(sorted(TEXTS))
 
 
@@ -68,13 +71,11 @@ def test_cut_at_a_line(name, share, end):
 @settings(max_examples=examples(40))
 @given(NAMES, NAMES)
 def test_glued_to_another(name, other):
-    # two boxes are one to who reads them: the torch for the CPU, or the only network card, of one
-    # and the devices of the other
     holds(
         f"{TEXTS[name]}\n\n{TEXTS[other]}",
         TEXTS[name],
         TEXTS[other],
-        more=frozenset({"VA1201", "VA1503", "VA1805"}),
+        more=COMPARED,
     )
 
 
