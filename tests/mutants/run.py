@@ -46,6 +46,9 @@ OTHERS = {
 }
 """Of operators whose name is a part of another's."""
 
+LATER = ("kv_dtype",)
+"""Facts that the CPU's kernels had not when these were frozen."""
+
 ALSO = {
     "reshape_and_cache": " or kv_cache",
     "paged_attention": " or kv_cache",
@@ -66,8 +69,10 @@ def descriptor(raw: dict[str, Any], kernel: Kernel) -> dict[str, Any]:
     served = next(e for e in reversed(entries) if e["support"] == "full")
     fresh = {k: v for k, v in served.items() if k not in ("variant", "plan")}
     extra = dict(kernel.entry)
-    limits = fresh.get("limits", {}) | extra.pop("limits", {})
+    limits = {n: limit for n, limit in fresh.get("limits", {}).items() if n not in LATER}
+    limits |= extra.pop("limits", {})
     fresh |= {"form": "kernel", "run": kernel.run} | extra
+    fresh.pop("limits", None)
     if limits:
         fresh["limits"] = limits
     refused = [

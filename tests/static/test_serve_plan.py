@@ -38,7 +38,7 @@ def test_the_plan_is_applied_and_an_own_flag_wins(served):
     line = found["vllm_serve"]
     assert found["plan"]["applied"] and line.count("--max-num-seqs") == 1
     assert line.endswith("--max-num-seqs 5 --port 8000")
-    for flag in ("--max-model-len 8192", "--dtype bfloat16", "--enforce-eager", "--block-size"):
+    for flag in ("--max-model-len 8192", "--dtype bfloat16", "--enforce-eager", "--block-size 32"):
         assert flag in line
     assert "your own value of sequences is kept: 5" in found["notes"]
 
@@ -73,4 +73,4 @@ def test_the_operators_environment_is_kept(served):
     assert "--kv-cache-memory-bytes" not in found["vllm_serve"]
     lines = {one["key"]: one for one in found["plan"]["lines"]}
     assert lines["kv_bytes"]["value"] == 1 << 30 and lines["kv_bytes"]["owner"] == "operator"
-    assert lines["kv_blocks"]["value"] == (1 << 30) // (16 * 23_040)
+    assert lines["kv_blocks"]["value"] == (1 << 30) // (32 * 23_040)

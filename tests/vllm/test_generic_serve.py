@@ -22,7 +22,7 @@ from plain_vllm import drawn, saved, with_tokenizer
 pytest.importorskip("vllm_adapter_sim", reason="adapters/sim is built with a C compiler")
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
-LIMIT_S = 300
+LIMIT_S = 900
 NEW = 8
 
 
@@ -42,7 +42,7 @@ def ask(port, path, body=None):
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers)
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    with urllib.request.urlopen(request, timeout=300) as answer:
         return answer.read().decode()
 
 
@@ -82,7 +82,7 @@ def test_it_answers_says_who_runs_what_and_leaves_nothing(vllm_environ, tmp_path
             assert [int(word) for word in text.split()] == greedy(model, prompt)
             metrics = ask(port, "/metrics").splitlines()
             server.send_signal(signal.SIGTERM)
-            assert server.wait(60) in (0, 143)
+            assert server.wait(120) in (0, 143)
             assert not list(Path(short).glob("vllm-adapter-selection-*"))
         finally:
             server.kill()
@@ -97,6 +97,8 @@ def test_it_answers_says_who_runs_what_and_leaves_nothing(vllm_environ, tmp_path
     said = (tmp_path / "log").read_text()
     assert said.count("who runs what on sim:0 (generic shape):") == 1
     with socket.socket() as again:
+        # As servers do: a connection that was closed a moment ago does not hold the port.
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", port))
     assert not left
 

@@ -30,7 +30,7 @@ BETWEEN: Final = 3
 GROUP: Final = 8
 """Draws of one dtype that are one case."""
 SHARES: Final[Mapping[str, float]] = {
-    "linear": 1.9,
+    "linear": 2.3,
     "quantized_linear": 1.9,
     "paged_attention": 7.0,
     "attention": 2.5,

@@ -183,7 +183,8 @@ def _check_plan(args: argparse.Namespace, prompt: str, opened: OpenDevice, dtype
     box = box_of_capability(opened.capability, args.adapter, opened.adapter.record)
     # a token is at least one character
     longest = min(len(prompt) + args.max_new_tokens, demand.shape.positions)
-    own = {"dtype": dtype, "sequences": "1"}
+    block = opened.capability.kv.block_size
+    own = {"dtype": dtype, "sequences": "1", "block_size": str(block)}
     asked = Workload(longest, 1, "latency", own)
     plan = make_plan(demand, box, asked, ask_adapter(demand, box))
     if args.explain:

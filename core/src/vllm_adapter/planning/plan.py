@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,11 @@ RESERVE: Final = GIB // 2
 GROUP_RESERVE: Final = GIB
 CPU_RESERVE: Final = 3 * GIB // 4
 """What a worker of vLLM on a CPU takes without weights and KV cache; on one host it was 0.74."""
+CPU_BLOCK: Final = 32
+"""vLLM's own attention on a CPU refuses a block of tokens that is no multiple of it.
+
+# upstream: vllm@v0.32.0 vllm/v1/attention/backends/cpu_attn.py: get_supported_kernel_block_sizes
+"""
 CAPACITY: Final = 16 * GIB
 LEAST_CHUNK: Final = 256
 MOST_SEQUENCES: Final = 1024
@@ -361,6 +367,12 @@ class _Planner:
             if preferred is None:
                 reason = f"the smallest multiple of {multiple} from 16 on"
                 self.figures.assume("no block is said to be best: 16 tokens assumed")
+            if self.box.cpu and found % CPU_BLOCK:
+                found = math.lcm(multiple, CPU_BLOCK)
+                reason = (
+                    f"vLLM's own kernels, which run on a CPU what they run faster, take multiples "
+                    f"of {CPU_BLOCK}"
+                )
         if found % multiple:
             raise InputError(
                 f"a block of {found} tokens: this chip takes multiples of {multiple}",

@@ -19,7 +19,7 @@ from vllm_adapter_conformance.ops.draw import (
 from vllm_adapter_conformance.ops.lengths import packed_lengths
 from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials._attend import Masking, Pair, packed
-from vllm_adapter_conformance.ops.trials._values import score_values
+from vllm_adapter_conformance.ops.trials._values import apart_from_keys, score_values
 
 KV_HEADS: Final = 2
 
@@ -84,7 +84,8 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         fused = draw.quick(tokens, heads + 2 * kv_heads, size, dtype=dtype)
         query, key, value = torch.split(fused, [heads, kv_heads, kv_heads], dim=1)
         places = torch.arange(tokens) / max(1, tokens)
-        made = score_values(draw, choice["values"], query, key, value, places)
+        name = apart_from_keys(choice["values"], one_tensor=choice["added"] == "the keys")
+        made = score_values(draw, name, query, key, value, places)
         layouts = choice["layout"], choice["keys"], choice["added"]
         parts = laid_parts(to_device, made, layouts)
         starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)

@@ -22,7 +22,7 @@ from vllm_adapter_conformance.ops.draw import (
 from vllm_adapter_conformance.ops.lengths import paged_lengths
 from vllm_adapter_conformance.ops.trial import Expected, Sample, ToDevice, Trial
 from vllm_adapter_conformance.ops.trials._attend import Masking, Pair, packed
-from vllm_adapter_conformance.ops.trials._values import score_values
+from vllm_adapter_conformance.ops.trials._values import apart_from_keys, score_values
 from vllm_adapter_conformance.ops.trials.reshape_and_cache import laid_caches
 
 KV_HEADS: Final = 2
@@ -189,9 +189,8 @@ def _draw(facts: Facts, choice: Mapping[str, Any], seed: str, contents: int = 0)
         where = _seen(pool, block, rows, queries, contexts, window)
         seen = (where >= 0).nonzero()[:, 0]
         pair = draw.quick(2, len(seen), kv_heads, size, dtype=dtype)
-        query, keys, values = score_values(
-            draw, choice["values"], query, pair[0], pair[1], where[seen]
-        )
+        name = apart_from_keys(choice["values"], one_tensor=choice["cache"] == "one")
+        query, keys, values = score_values(draw, name, query, pair[0], pair[1], where[seen])
         flat = caches.flatten(1, 2)
         flat[0, seen], flat[1, seen] = keys.to(stored), values.to(stored)
         key_cache, value_cache = laid_caches(to_device, caches, choice["cache"])
