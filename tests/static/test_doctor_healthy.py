@@ -103,6 +103,8 @@ def test_a_build_with_code_for_the_device_is_fine(wheel, device):
 
 TEXTS = texts()
 PLAIN = [one for one in TEXTS if one.plain]
+OPEN_VENDOR = {"container.toml, rule 6", "pci.toml, rule 1, case 2"}
+"""Texts that name no vendor, or no failure: what stands beside them says more."""
 
 
 @settings(max_examples=examples(150))
@@ -124,7 +126,7 @@ def damaged(text: str, chance: random.Random) -> str:
 
 
 @settings(max_examples=examples(100))
-@given(st.sampled_from(PLAIN), st.booleans())
+@given(st.sampled_from([one for one in PLAIN if one.what not in OPEN_VENDOR]), st.booleans())
 def test_a_healthy_log_beside_it_does_not_change_the_codes(said, before):
     parts = [said.text, HEALTHY["vllm-start-cuda-8xh100"]]
     text = "\n\n".join(parts if before else parts[::-1])

@@ -309,3 +309,12 @@ def test_a_processor_that_is_the_accelerator_names_all_of_its_kind():
     assert len(found.devices) == 4 and found.notes == ()
     other = inventory(HostFacts(accelerators=(first, *rows), cpu=CpuFacts(model="EPYC")))
     assert {d.name for d in other.devices} == {None}
+
+
+def test_virtual_functions_beside_their_physical_one_are_not_counted():
+    flex = [PciDevice(f"0000:4d:00.{n}", "8086", "56c0", "0x038000") for n in range(5)]
+    found = inventory(HostFacts(pci=tuple(flex)))
+    assert [one.bdf for one in found.devices] == ["0000:4d:00.0"]
+    assert any("4 virtual functions" in note for note in found.notes)
+    given_away = inventory(HostFacts(pci=tuple(flex[1:])))  # a guest sees them alone
+    assert len(given_away.devices) == 4

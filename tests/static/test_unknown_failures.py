@@ -51,7 +51,7 @@ def test_errors_that_are_no_fault_of_the_box_are_not_passed_over(file):
 
 def test_what_it_was_raised_in_and_where_to_search():
     text = (
-        'Traceback (most recent call last):\n  File "/v/site-packages/vllm/v1/core.py", line 70, in r\n'
+        'Traceback (most recent call last):\n  File "/v/site-packages/vllm/v1/core.py", line 70\n'
         "    self.step()\nvllm.wonders.UnheardOf: the gizmo is not aligned\n"
     )
     one = said(text)["VA1918"]
@@ -71,7 +71,8 @@ def test_a_consequence_of_what_is_explained_is_not_said():
 def test_an_earlier_failure_that_is_not_explained_is_said_beside():
     text = (
         'Traceback (most recent call last):\n  File "/x/y.py", line 3, in f\n    g()\n'
-        "odd.Thing: not aligned\n\n" + "INFO all is well\n" * 5
+        "odd.Thing: not aligned\n\n"
+        + "INFO all is well\n" * 5
         + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     )
     found = said(text)
@@ -85,3 +86,22 @@ def test_a_request_that_a_server_outlived_is_no_failure():
         "INFO 11-20 08:14:22 [loggers.py:127] Engine 000: Avg prompt throughput: 1.2 tokens/s\n"
     )
     assert said(text) == {}
+
+
+def test_of_a_large_log_lines_alike_are_read_at_their_start_and_end():
+    line = "(Worker pid=7) INFO 11-20 08:14:22 [loggers.py:127] step {} took {} ms in all of it\n"
+    text = "".join(line.format(i, i * 3) for i in range(40_000)) + "odd.WonderError: not aligned\n"
+    facts = parse_report(text)
+    assert len(facts.report) < 500 and facts.report[-1].number == 40_001
+    assert said(text).keys() == {"VA1918"}
+
+
+def test_of_a_text_that_is_too_long_the_middle_is_left_out():
+    words = ("alpha", "beta", "gamma", "delta")
+    lines = [
+        " ".join(words[(i >> k) % 4] for k in range(0, 32, 2)) + chr(97 + i % 26) * (i % 40)
+        for i in range(30_000)
+    ]
+    facts = parse_report("\n".join([*lines, "odd.WonderError: not aligned", ""]))
+    assert sum(len(one.text) for one in facts.report) < 2_000_000
+    assert facts.report[0].number == 1 and facts.report[-1].text.startswith("odd")

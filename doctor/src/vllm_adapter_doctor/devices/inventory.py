@@ -36,7 +36,8 @@ def inventory(facts: HostFacts) -> Inventory:
     """The devices that the facts tell of. Never raises; facts without a device give none."""
     notes: list[str] = []
     reported = [_true_vendor(one, facts.pci, notes) for one in facts.accelerators]
-    by_bus = [(row, pci) for pci in facts.pci if (row := vendor_of(pci))]
+    physical = _physical(facts.pci, notes)
+    by_bus = [(row, pci) for pci in physical if (row := vendor_of(pci))]
     vendors = dict.fromkeys(
         [one.vendor for one in reported]
         + [matrix.vendor for matrix in facts.links]
@@ -56,6 +57,26 @@ def inventory(facts: HostFacts) -> Inventory:
         for one in found
     ]
     return Inventory(tuple(completed), tuple(notes))
+
+
+def _physical(listed: Iterable[PciDevice], notes: list[str]) -> list[PciDevice]:
+    """The functions without those that SR-IOV made of one: same slot, same ids, a later number."""
+    listed = list(listed)
+    first = {
+        (pci.bdf[:-1], pci.vendor, pci.device, pci.class_code)
+        for pci in listed
+        if pci.bdf.endswith(".0") and vendor_of(pci)
+    }
+    kept = [
+        pci
+        for pci in listed
+        if pci.bdf.endswith(".0")
+        or (pci.bdf[:-1], pci.vendor, pci.device, pci.class_code) not in first
+    ]
+    if len(kept) < len(listed):
+        virtual = len(listed) - len(kept)
+        notes.append(f"{virtual} virtual functions (SR-IOV) are parts of devices: not counted")
+    return kept
 
 
 def _archs(reported: Iterable[Accelerator]) -> Mapping[tuple[str, str], str | None]:

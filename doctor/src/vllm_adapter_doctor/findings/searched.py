@@ -135,7 +135,11 @@ class ReportSearch:
         """Whether the line at a position is source code, a document's sample or a probe's."""
         text = self._lines[at].text
         before = self._lines[at - 1].text if at else ""
-        if compiled(_CODE).match(text) or compiled(_FRAME).match(before):
+        if compiled(_CODE).match(text):
+            return True
+        if compiled(_FRAME).match(before) and (
+            text[:1].isspace() or not compiled(_RAISED).match(text)
+        ):  # of what was typed a traceback shows no source
             return True
         return (not debug and compiled(_PROBE).search(text) is not None) or at in self._samples
 

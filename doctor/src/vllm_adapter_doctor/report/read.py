@@ -69,7 +69,9 @@ PARSERS: Final[tuple[tuple[str, str], ...]] = (
     (
         "counted_lists",
         r"\d\s?[x\u00d7*]\s?\**[A-Z]|^\s*Device \d+: \S|DeviceProperties\("
-        r"|(?:GPU|NPU|Accelerator|Dev(?:ice)?(?: Name)?|Card [Mm]odel|Product Name)s?\**\s*[:|]"
+        r"|^\*Dev\s+Pwr|Found \d+ TPU"
+        r"|(?:GPU(?: Model)?|NPU|Accelerator|Dev(?:ice)?(?: Name)?)s?\**\s*[:|]"
+        r"|(?:Card [Mm]odel|Product Name)s?\**\s*[:|]"
         r"|^[\s|\u2502\u2503]{0,4}\d{1,2}\s*[|\u2502\u2503:\s]",
     ),
     ("dmesg", r"habanalabs|NVRM|amdgpu|\b(?:xe|i915) [0-9a-f]{4}:"),

@@ -25,6 +25,7 @@ _LEAST_BYTES: Final = 1 << 30
 _LEAST_SHARE: Final = 0.05
 """Less than one of these is what drivers, displays and monitors hold: nobody misses it."""
 _HALF: Final = 0.5
+_NEARLY: Final = 0.9
 _LINE: Final = (
     r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<xid>\d+),? ?(?P<what>.*)"
     r"|(?:amdgpu|xe|i915) (?P<place>[0-9a-f]{4}:[0-9a-f:.]+): (?P<other>\S.*)"
@@ -182,12 +183,18 @@ def held(box: ExaminedHost, data: Data) -> Iterator[RuleHit]:
 
 def _in_use(box: ExaminedHost, devices: Sequence[Accelerator]) -> Iterator[RuleHit]:
     """Devices of a report that are in use beside others that are free."""
+    devices = [one for one in devices if one.partition is None]
     full = [
         one
         for one in devices
         if (one.memory_used_bytes or 0) > (one.memory_total_bytes or 1) * _HALF
     ]
-    if box.live or not full or len(full) == len(devices) or any(one.processes for one in full):
+    if box.live or not full or any(one.processes for one in full):
+        return
+    alone = len(devices) == 1 and (full[0].memory_used_bytes or 0) > _NEARLY * (
+        full[0].memory_total_bytes or 1
+    )
+    if len(full) == len(devices) and not alone:
         return
     evidence = [
         Evidence(
@@ -197,7 +204,7 @@ def _in_use(box: ExaminedHost, devices: Sequence[Accelerator]) -> Iterator[RuleH
         )
         for one in full
     ]
-    free = ", ".join(str(one.index) for one in devices if one not in full)
+    free = ", ".join(str(one.index) for one in devices if one not in full) or "none"
     values = {"devices": ", ".join(map(_name, full)), "free": free}
     yield RuleHit(evidence[:MAX_EVIDENCE], values, "in use")
 

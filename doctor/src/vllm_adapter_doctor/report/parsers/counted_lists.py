@@ -45,10 +45,14 @@ _END: Final = re.compile(
 )
 _BARE: Final = {"RTX": "cuda", "A100": "cuda", "H100": "cuda", "H200": "cuda", "H20": "cuda"}
 _NAMED: Final = re.compile(
-    r"^\W*(?:\d{1,2}\s+)?(?:\*\*)?(?:GPU|NPU|Accelerator|Dev(?:ice)? Name|Device|Second GPU"
+    r"^\W*(?:\d{1,2}\s+)?(?:\*\*)?(?:GPU(?: Model| Device)?|NPU|Accelerator"
+    r"|Dev(?:ice)? Name|Device|Second GPU"
     r"|Card [Mm]odel|Product Name)s?(?:\*\*)?"
     r"\s*[:|]\s*(?:(?:cuda|xpu|musa|npu|hip):\d+\s+)?(?:\*\*)?\s*(?P<name>[A-Za-z][^\n,;|]{2,60})"
 )
+_GFX: Final = re.compile(r"\bgfx\d{3,4}[a-z]?\b")
+_CHIPS: Final = re.compile(r"\bFound (?P<count>\d{1,2}) (?P<name>TPU v\w+) chips?\b")
+_FIGURES: Final = re.compile(r"^\*Dev\s+Pwr\b.*\bMem\b")
 _MOST: Final = 16
 
 
@@ -56,7 +60,14 @@ def parse(report: Report) -> HostFacts:
     """The devices of all these lists; a last line that may be cut is not read."""
     if not report.ended:
         report = replace(report, lines=report.lines[:-1])
-    written = tuple(_counted(report)) or tuple(_single(report))
+    chips = report.first(_CHIPS)
+    if chips:
+        some = [
+            Accelerator("tpu", index, GGML, name=chips["name"])
+            for index in range(int(chips["count"]))
+        ]
+        return HostFacts(accelerators=tuple(some))
+    written = tuple(_figures(report)) or tuple(_counted(report)) or tuple(_single(report))
     return HostFacts(accelerators=(*_listed(report), *_tabled(report), *written))
 
 
@@ -91,17 +102,41 @@ def _tabled(report: Report) -> Iterator[Accelerator]:
             )
 
 
+def _figures(report: Report) -> Iterator[Accelerator]:
+    """Enflame's table of figures: a head of two lines, then a row a device."""
+    for start, head in report.find(_FIGURES):
+        columns = head.string.lstrip("*").split()
+        for line in report.lines[start + 1 :]:
+            cells = line.text.split()
+            if line.text.startswith("*"):
+                continue
+            if len(cells) != len(columns) or not cells[0].isdigit():
+                break
+            row = dict(zip(columns, cells, strict=True))
+            size = int(row["Mem"]) << 20 if row["Mem"].isdigit() else None
+            used = re.fullmatch(r"\d+(?:\.\d+)?", row.get("MUsed", ""))
+            yield Accelerator(
+                "enflame",
+                int(cells[0]),
+                WRITTEN,
+                memory_total_bytes=size,
+                memory_used_bytes=round(size * float(used[0]) / 100) if size and used else None,
+            )
+
+
 def _single(report: Report) -> Iterator[Accelerator]:
     """ "GPU: NAME", each line one device."""
     numbers: dict[str, int] = {}
     for _, found in report.find(_NAMED):
         name = re.sub(r"\s*\((?!R\)|TM\)).*$", "", _END.sub("", found["name"])).strip(" -*")
-        vendor = maker(name, "")
+        code = _GFX.search(found.string)
+        vendor = maker(name, "") or ("rocm" if code else "")
         if not vendor or not re.search(r"\d", name):
             continue
         index = numbers[vendor] = numbers.get(vendor, -1) + 1
         part = in_processor(vendor, found["name"], None)
-        yield Accelerator(vendor, index, WRITTEN, name=name, integrated=part)
+        arch = code[0] if code and vendor == "rocm" else None
+        yield Accelerator(vendor, index, WRITTEN, name=name, arch=arch, integrated=part)
 
 
 def _size_below(report: Report, position: int) -> int | None:

@@ -51,6 +51,7 @@ _LOADED: Final = re.compile(
 _AMD: Final = re.compile(rf"\bamdgpu (?P<bdf>{_BDF}): (?P<what>\S.*)$")
 _AMD_BAD: Final = re.compile(
     r"GPU reset begin|GPU reset.* failed|queue reset failed|MODE\d reset|GPU reset succeeded"
+    r"|SMU: I'm not done"
     r"|ring \S+ timeout|uncorrectable|GPU recovery failed"
     r"|[Ff]atal error during GPU init|probe .*failed|page fault|MES failed"
 )

@@ -17,7 +17,7 @@ _LINE: Final = re.compile(
 )
 _ROW: Final = re.compile(  # the table that llama.cpp draws of the same devices
     r"^\|\s*\d+\|\s*\[level_zero:gpu:(?P<index>\d+)\]\|\s*(?P<name>Intel[^|]*?)\s*\|"
-    r"(?:[^|]*\|){4}\s*(?P<mib>\d+)M\|"
+    r"(?:[^|]*\|){4}\s*(?P<mib>\d+)(?P<unit>M?)\|"
 )
 
 
@@ -31,13 +31,13 @@ def parse(report: Report) -> HostFacts:
         for _, line in report.find(pattern):
             name, index = line["name"], int(line["index"] or len(found))
             part = in_processor("xpu", name, None)
-            size = line.groupdict().get("mib")
+            size, unit = (line.groupdict().get(key) for key in ("mib", "unit"))
             device = Accelerator(
                 "xpu",
                 index,
                 SOURCE,
                 name=name,
-                memory_total_bytes=int(size) << 20 if size else None,
+                memory_total_bytes=int(size) << (20 if unit else 0) if size else None,
                 integrated=part,
                 unified_memory=True if part else None,
             )
