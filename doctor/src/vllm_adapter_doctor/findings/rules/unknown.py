@@ -15,7 +15,7 @@ from vllm_adapter_doctor.findings.rule import Data, RuleHit
 _SHOWN: Final = 3
 _TELLING: Final = 12
 """Characters of a text that is not found in another line by chance."""
-_NEAR: Final = 2
+_NEAR: Final = 4
 """Lines beside one that is explained which are of the same message."""
 _KERNEL: Final = re.compile(r"\bNVRM: |\bamdgpu\b|\bhabanalabs\b|\b(?:xe|i915) [0-9a-f]{4}:")
 """Lines of the kernel's log: what a driver says of a device whose fault a finding names."""
