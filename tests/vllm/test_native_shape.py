@@ -45,8 +45,9 @@ def test_the_class_is_built_and_overrides_with_vllms_own_signatures(name, vllm_e
 
 
 @pytest.mark.parametrize("wrap", ["wrapped", "unwrapped"])
-def test_a_block_of_replaced_modules_is_one_graph(wrap, vllm_environ, tmp_path):
-    traced = result("traced.py", wrap, {**vllm_environ, "VA_COUNTERS": str(tmp_path)})
+def test_a_block_of_replaced_modules_is_one_graph(wrap, vllm_environ, all_operators, tmp_path):
+    given = {"VA_COUNTERS": str(tmp_path), "VA_CAPABILITY": str(all_operators)}
+    traced = result("traced.py", wrap, vllm_environ | given)
     assert traced["graphs"] == 1
     replaced = ("SiluAndMul", "GeluAndMul", "RotaryEmbedding", "ReplicatedLinear")
     assert {f"Portable{name}" for name in replaced} < set(traced["classes"])
