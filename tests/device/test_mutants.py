@@ -190,7 +190,8 @@ def test_what_binds_beyond_the_certified_descriptor_is_seen(tmp_path):
 
 
 def test_an_error_that_leaves_the_device_dead_is_no_refusal(tmp_path, monkeypatch):
-    target = target_of("frail", descriptor({}), tmp_path)
+    even = {"run": f"{K}refuses_odd_widths", "limits": {"hidden": {"multiple_of": 2}}}
+    target = target_of("frail", descriptor({"rms_norm": even}), tmp_path)
 
     def echo(device, tensor):
         raise RuntimeError("the device is gone")
