@@ -34,9 +34,12 @@ SOURCES := constraints.txt requirements.txt requirements-dev.txt $(addsuffix /py
 demo: .venv/.use
 	@scripts/demo
 
-# One thread of torch's in each of the two processes: more would wait for each other.
+# One thread of torch's in each of the two processes: more would wait for each other. A file's tests
+# stay in one process, which makes its fixtures once; the light files, of tests/static, come last.
+BESIDE := -n 2 --dist loadscope --no-loadscope-reorder
+
 test: .venv/.dev test-lowest
-	@OMP_NUM_THREADS=1 $(V) -m pytest -n 2 --dist worksteal
+	@OMP_NUM_THREADS=1 $(V) -m pytest $(BESIDE)
 
 # constraints.txt has the newest release of transformers that core declares, this the lowest.
 .venv-lowest/.stamp: .venv/.dev scripts/make_lowest_env scripts/declared.py
@@ -44,7 +47,7 @@ test: .venv/.dev test-lowest
 	@scripts/make_lowest_env
 
 test-lowest: .venv-lowest/.stamp
-	@OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -n 2 --dist worksteal \
+	@OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest $(BESIDE) \
 		tests/device/test_run.py tests/device/test_transformers*.py
 
 test-wheels: .venv/.use

@@ -265,7 +265,7 @@ def test_certify_fails_an_installed_mutant_and_outlives_its_kernel(site, tmp_pat
         entry.update(FLOAT32)
     (package / "capabilities/any.json").write_text(json.dumps(raw), encoding="utf-8")
     file = tmp_path / "mutants.json"
-    words = ("certify", "mutants", "--level", "L2", "--output", str(file))
+    words = ("certify", "mutants", "--level", "L2", "--budget", "2", "--output", str(file))
     done = subprocess.run(
         [sys.executable, "-c", CLI, *words],
         env=environment(site.path),
