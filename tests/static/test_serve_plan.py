@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from fake_vllm import install_vllm
+from fake_vllm import add_plugin, install_vllm
 from model_configs import LLAMA3_70B, SMOLLM2_135M
 
 pytestmark = pytest.mark.static
@@ -57,6 +57,22 @@ def test_what_does_not_fit_is_not_started(served):
     assert "too little for the weights alone" in done.stderr and "--plan off" in done.stderr
     done = served(wide, ours=("--plan", "off"))
     assert done.returncode == 0 and "not planned: --plan off" in done.stdout
+
+
+def test_a_cache_that_is_larger_than_the_memory_is_named_as_what_does_not_fit(served):
+    done = served(SMOLLM2_135M, VLLM_CPU_KVCACHE_SPACE="9000000")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a KV cache of 9000000.00 GiB a rank was asked for, and beside the" in done.stderr
+
+
+def test_another_project_s_platform_gets_no_plan_for_our_device(served, site):
+    add_plugin(site, "npu", "def answer():\n    return 'vllm.platforms:CpuPlatform'\n")
+    done = served(SMOLLM2_135M, ours=("--json",), VA_ADAPTERS="-sim")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert "the platform plug-in npu of npu answers" in found["selection"]["reason"]
+    assert not found["plan"]["applied"] and found["plan"]["flags"] == []
+    assert "the devices chosen here are cpu's, and no adapter of ours serves" in done.stdout
 
 
 def test_a_name_and_a_config_of_ones_own_are_left_alone_and_it_is_said(served, site):

@@ -76,7 +76,7 @@ def test_the_server_replaces_the_command_and_ends_by_sigterm(
         assert server.poll() is None and healthy(port), text[-3000:]
         with open(f"/proc/{server.pid}/cmdline", encoding="utf-8") as file:
             assert file.read().split("\0")[1:4] == ["-m", "vllm.entrypoints.cli.main", "serve"]
-        assert len(list(temporary.glob("vllm-adapter-selection-*"))) == 1
+        assert len(list(temporary.glob("vllm-adapter-selection-*.json"))) == 1
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0
     finally:

@@ -69,6 +69,11 @@ def head(plan: ExecutionPlan) -> Iterator[str]:
         )
     elif sizing.memory.kv < 0:
         yield f"does not fit: {-sizing.memory.kv / GIB:.2f} GiB too little for the weights alone"
+    elif sizing.room > sizing.memory.kv:
+        yield (
+            f"does not fit: a KV cache of {have:.2f} GiB a rank was asked for, and beside the "
+            f"weights there is room for {sizing.memory.kv / GIB:.2f}"
+        )
     else:
         yield (
             f"does not fit: {plan.asked.concurrency} x {plan.asked.context} tokens need "

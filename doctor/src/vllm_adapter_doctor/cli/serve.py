@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings.from_environ()
     selection = _selection(settings)
     _refuse(settings, selection, vllm)
-    added = planned(args, selection.adapter)
+    # Where another project's platform serves, a plan for our device is none of its business.
+    added = planned(args, selection.adapter if selection.platform is not None else None)
     flags = [*added.flags, *args.flags]
     environ = {**os.environ, **added.environment}
     found = list(problems(StartInputs(args.model, flags, vllm, devices_used(flags), environ)))

@@ -85,7 +85,8 @@ def planned(args: argparse.Namespace, adapter: str | None) -> ServePlan:
     except InputError as error:
         return ServePlan(why=error.message, notes=(f"not planned: {error.message}",))
     if adapter != box.adapter:
-        why = f"the devices chosen here are {box.adapter}'s, and {adapter or 'vLLM alone'} serves"
+        serving = adapter or "no adapter of ours"
+        why = f"the devices chosen here are {box.adapter}'s, and {serving} serves"
         return ServePlan(why=why, notes=(f"not planned: {why}",))
     plan = make_plan(
         demand, box, Workload(None, None, args.objective, own), ask_adapter(demand, box)
