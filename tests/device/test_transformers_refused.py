@@ -29,7 +29,10 @@ IDS = GIVEN["input_ids"]
 def model():
     model = tiny()
     adapt(model)
-    return model
+    gc.collect()
+    gc.freeze()  # else each test looks through all that the tests before have left
+    yield model
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
