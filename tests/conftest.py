@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -16,6 +17,16 @@ from fake_dist import Site
 settings.register_profile("no_deadline", deadline=None)
 settings.register_profile("fast", settings.get_profile("no_deadline"), max_examples=10)
 settings.load_profile("no_deadline")
+
+
+@pytest.fixture(autouse=True)
+def _environment():
+    """Commands that a test calls in this process may set variables: the next test has none."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture
