@@ -19,14 +19,17 @@ settings.register_profile("fast", settings.get_profile("no_deadline"), max_examp
 settings.load_profile("no_deadline")
 
 
-@pytest.fixture(autouse=True)
-def _environment():
-    """Commands that a test calls in this process may set variables: the next test has none."""
+def _as_it_was():
+    """Commands that are called in this process may set variables: what comes next has none."""
     before = dict(os.environ)
     yield
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)
+
+
+_of_a_test = pytest.fixture(_as_it_was, autouse=True, name="_of_a_test")
+_of_a_file = pytest.fixture(_as_it_was, autouse=True, scope="module", name="_of_a_file")
 
 
 @pytest.fixture

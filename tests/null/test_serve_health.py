@@ -50,7 +50,10 @@ def box(first="", second=""):
 
 SERVER = """
 import os, signal, sys, time
-if sys.argv[-1] == "--fails":
+flag, _, file = sys.argv[-1].partition("=")
+if flag == "--fails-when-there-is":
+    while not os.path.exists(file):
+        time.sleep(0.05)
     sys.exit(7)
 signal.signal(signal.SIGTERM, lambda *_: (print("server got TERM", flush=True), os._exit(0)))
 print("server sees", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
@@ -150,11 +153,13 @@ def test_sigterm_works_as_without_a_watch(machine, started):
 
 
 @pytest.mark.parametrize(("state", "code"), [("", 7), ("lost", 1)])
-def test_a_server_that_fails_is_asked_why(machine, started, state, code):
-    process = started("--watch", "30", "m", "--fails")
+def test_a_server_that_fails_is_asked_why(machine, started, state, code, tmp_path):
+    word = tmp_path / "fail"
+    process = started("--watch", "30", "m", f"--fails-when-there-is={word}")
     if state:  # the device falls after the look before the start, and before the first one after
         machine.until("command:", process)
         machine.now(box(state))
+    word.touch()
     assert process.wait(LIMIT_S) == code
 
 
