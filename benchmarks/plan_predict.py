@@ -30,7 +30,7 @@ KV = 1 << 30
 
 def main() -> None:
     box = box_of_profile(sys.argv[1]) if len(sys.argv) > 1 else box_of_machine()
-    found: dict[str, object] = {"box": box.to_json(), "models": {}}
+    models: dict[str, object] = {}
     for name, length in MODELS.items():
         cases = {}
         for dtype in DTYPES:
@@ -61,8 +61,9 @@ def main() -> None:
                 "peak_bytes": memory.weights + memory.activations + memory.reserve + KV,
                 "decode_tokens_a_second": speeds,
             }
-        found["models"][name] = cases  # type: ignore[index]
-    print(json.dumps(found, indent=1))
+        models[name] = cases
+    root = f"{Path(__file__).resolve().parent.parent}/"
+    print(json.dumps({"box": box.to_json(), "models": models}, indent=1).replace(root, ""))
 
 
 if __name__ == "__main__":

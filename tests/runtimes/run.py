@@ -119,6 +119,12 @@ def make_site(folder: Path, *, on_library: bool, library: Path) -> Path:
     return site
 
 
+def _short(message: str) -> str:
+    """One line, with files of the tree by their place in it."""
+    root = f"{Path(__file__).resolve().parents[2]}/"
+    return " ".join(message.replace(root, "").split())[:300]
+
+
 def judge(file: Path, output: str) -> dict[str, Any]:
     """The verdict that a certificate holds: rules of L1 alone."""
     if not file.is_file():
@@ -136,7 +142,7 @@ def judge(file: Path, output: str) -> dict[str, Any]:
         "verdict": "caught",
         "rules": " ".join(dict.fromkeys(name for name, _ in bad)),
         "cases": "; ".join(case["case"] for _, case in bad[:4]),
-        "message": " ".join(str(bad[0][1].get("message", "")).split())[:300],
+        "message": _short(str(bad[0][1].get("message", ""))),
     }
 
 
@@ -315,7 +321,7 @@ def looked_at(name: str, kind: str, given: argparse.Namespace, libraries: Path) 
             "verdict": "caught",
             "rules": " ".join(dict.fromkeys(line["rule"] for line in found)),
             "cases": "; ".join(line["case"] for line in found[:4]),
-            "message": " ".join(found[0]["message"].split())[:300],
+            "message": _short(found[0]["message"]),
         }
     return {"name": name, "kind": kind} | end | {"seconds": round(time.monotonic() - began, 1)}
 

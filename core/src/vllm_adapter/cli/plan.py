@@ -119,10 +119,10 @@ def workload(
 ) -> Workload:
     """What is asked for, with the operator's own flags for vLLM."""
     from vllm_adapter.planning.operator_flags import own_values
-    from vllm_adapter.planning.workload import Workload
+    from vllm_adapter.planning.workload import Objective, Workload
 
-    kind = "latency" if objective == "latency" else "throughput"
-    return Workload(context, concurrency, kind, own_values(own))  # type: ignore[arg-type]
+    kind: Objective = "latency" if objective == "latency" else "throughput"
+    return Workload(context, concurrency, kind, own_values(own))
 
 
 def _check(args: argparse.Namespace) -> None:
